@@ -19,10 +19,12 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: demo demo-cluster test check conformance soak bench format clean
 
 demo: $(RUN)  ## size a welded beam with a scripted strategy, no key and no server needed
-	@$(BIN)/python -m pursuit.demo.show
+	@$(BIN)/pursuit init .pursuit/demo --force >/dev/null
+	@cd .pursuit/demo && env -u PURSUIT_STATE PURSUIT_DEMO_DELAY_MS=5 $(CURDIR)/$(BIN)/pursuit run mission.toml
+	@echo "See it on the page:  cd .pursuit/demo && ../../$(BIN)/pursuit page"
 
 demo-cluster: $(STAMP)  ## missions on three workers and a PostgreSQL from a wheel; one worker is killed before your eyes
-	@$(BIN)/python -m pursuit.demo.cluster
+	@$(BIN)/python demo/cluster.py
 
 test: $(STAMP) $(SUITE) $(REAL) $(TYPESCRIPT) $(BROWSER) $(MCP1) $(FASTMCP)  ## everything CI runs
 	@$(MAKE) --no-print-directory -j 2 check-static check-tests
@@ -99,7 +101,7 @@ $(REAL): tests/real_servers/package.json constraints.txt | $(STAMP)
 	mkdir -p $(@D)
 	cp $< $(@D)
 	$(NPM) --prefix $(@D) >/dev/null
-	$(PIP) mcp-server-git mcp-server-time
+	$(PIP) mcp-server-git
 	touch $(REAL)
 
 # The TypeScript SDK of both generations and the Inspector, about 130 MB.

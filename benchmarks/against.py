@@ -1,8 +1,9 @@
 """What this tree costs by another commit: instructions of the engine, and interleaved medians of engine and servers.
 
 Instructions are counted by valgrind's cachegrind in a run of few and a run of many iterations; their difference is what
-iterations cost, whatever else the machine does. Times are of the two sources in turns, by the same client. Both sources
-run in this environment, so a commit that needs other packages cannot be compared.
+iterations cost, whatever else the machine does. Each form of `engine.py` is counted: other arguments and another result
+in every step, and always the same. Times are of the two sources in turns, by the same client. Both sources run in this
+environment, so a commit that needs other packages cannot be compared.
 
 Run: python benchmarks/against.py COMMIT [--smoke]
 """
@@ -40,28 +41,43 @@ WORK = """
 import sys, time
 from pathlib import Path
 import anyio
-from pursuit import Budget, Mission, RepeatProposer, Runtime, metric
+import pursuit.ledger.watch
+from pursuit import Budget, Mission, Proposal, RepeatProposer, ReplayProposer, Runtime, ToolCall, metric
 from pursuit.config.configuration import Configuration
 
-def step(x: int) -> dict:
-    return {"metrics": {"loss": 1.0}}
+pursuit.ledger.watch.LOOK_SECONDS = 3_600  # a look at other processes costs by time and not by iteration
 
-def mission(iterations):
+def step(x: int) -> dict:
+    return {"metrics": {"loss": 1.0 + x * 7_919 % 10_007 / 10_007}}
+
+def mission(form):
+    same = RepeatProposer(tool_name="bench.step", args={"x": 1})
+    calls = [ToolCall(tool_name="bench.step", args={"x": number}) for number in range(100)]
+    varied = ReplayProposer(proposals=[Proposal(tool_calls=[call]) for call in calls])
     return Mission(
         directive="Bring the loss to zero", criteria=[metric("loss") <= 0], tool_allowlist=["bench.step"],
-        budget=Budget(max_iterations=iterations), stagnation_threshold="off",
-        proposer=RepeatProposer(tool_name="bench.step", args={"x": 1}),
+        budget=Budget(max_iterations=1_000_000), stagnation_threshold="off",
+        proposer=varied if form == "varied" else same,
     )
 
-async def main(folder, missions, iterations):
+def drive(runtime, name, iterations):
+    try:
+        from pursuit.engine.driver import RunOrder
+    except ImportError:  # before runs had orders
+        return runtime.service.driver.drive(name, iterations=iterations)
+    return runtime.runner.driver.drive(RunOrder(name, iterations=iterations))
+
+async def main(folder, form, missions, iterations):
     async with Runtime(state=Path(folder) / "a.db", config=Configuration(), servers={"bench": [step]}) as runtime:
+        started = [await (getattr(runtime, "runner", None) or runtime.service).start(mission(form))
+                   for _ in range(missions)]
         begin = time.perf_counter()
         async with anyio.create_task_group() as tasks:
-            for _ in range(missions):
-                tasks.start_soon(runtime.pursue, mission(iterations))
+            for one in started:
+                tasks.start_soon(drive, runtime, one.session_id, iterations)
         print(time.perf_counter() - begin)
 
-anyio.run(main, sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+anyio.run(main, sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
 """
 
 
@@ -72,20 +88,20 @@ class Source:
         self.name, self.scratch = name, scratch
         self.environment = {**os.environ, "PYTHONPATH": str(folder), "PURSUIT_TRUST": "1", "PYTHONHASHSEED": "0"}
 
-    def work(self, missions: int, iterations: int, *before: str) -> subprocess.CompletedProcess[str]:
+    def work(self, form: str, missions: int, iterations: int, *before: str) -> subprocess.CompletedProcess[str]:
         with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
-            words = [*before, sys.executable, "-c", WORK, folder, str(missions), str(iterations)]
+            words = [*before, sys.executable, "-c", WORK, folder, form, str(missions), str(iterations)]
             return subprocess.run(words, env=self.environment, capture_output=True, text=True, check=True)
 
-    def seconds(self, missions: int, iterations: int) -> float:
-        return float(self.work(missions, iterations).stdout)
+    def seconds(self, form: str, missions: int, iterations: int) -> float:
+        return float(self.work(form, missions, iterations).stdout)
 
-    def instructions(self, missions: int) -> float:
+    def instructions(self, form: str, missions: int) -> float:
         """What one iteration of one mission costs, beside so many."""
         valgrind = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
         counted: list[int] = []
         for iterations in (FEW, MANY):
-            told = re.search(r"I\s+refs:\s+([\d,]+)", self.work(missions, iterations, *valgrind).stderr)
+            told = re.search(r"I\s+refs:\s+([\d,]+)", self.work(form, missions, iterations, *valgrind).stderr)
             assert told is not None
             counted.append(int(told[1].replace(",", "")))
         return (counted[1] - counted[0]) / (missions * (MANY - FEW))
@@ -158,12 +174,13 @@ async def medians(
 
 def measure(now: Source, then: Source) -> list[Figure]:
     figures: list[Figure] = []
-    for missions in (1, MISSIONS):
-        costs = [one.instructions(missions) for one in (now, then)]
-        what = f"instructions of an iteration, {missions} missions"
-        figures += [Figure(what=what, value=costs[0] / 1e3, unit="k")]
+    for form, missions in (("varied", MISSIONS), ("varied", 1), ("same", MISSIONS))[: sized(3, 1)]:
+        costs = [one.instructions(form, missions) for one in (now, then)]
+        what = f"instructions of an iteration, {form}, {missions} missions"
+        most = 450 if (form, missions) == ("varied", MISSIONS) else None
+        figures += [Figure(what=what, value=costs[0] / 1e3, unit="k", limit=most)]
         figures += [Figure(what=f"  by {then.name}", value=costs[0] / costs[1], unit="x", limit=1.02)]
-        times = [(now.seconds(missions, STEPS), then.seconds(missions, STEPS)) for _ in range(ROUNDS)]
+        times = [(now.seconds(form, missions, STEPS), then.seconds(form, missions, STEPS)) for _ in range(ROUNDS)]
         ours, theirs = zip(*times, strict=True)
         figures += [Figure(what="  seconds", value=ratio_of_rounds(ours, theirs), unit="x")]
     for what, words, made in (("gateway call", ["--gateway"], gateway_call), ("mission_iterate", [], iterate)):

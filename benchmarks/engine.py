@@ -2,7 +2,9 @@
 
 The floor is two single-row commits in SQLite (WAL, synchronous=FULL) on the same disk. A step is one durable intent,
 one call and one durable settlement: `ledger only` appends those two events, `engine` runs whole iterations of a mission
-(propose, schema check, policy, call, observe, evaluate, decide). Rounds of all candidates are interleaved.
+(propose, schema check, policy, call, observe, evaluate, decide). In the varied form each step has other arguments and
+another result, and the loop guard watches it; in the other form all steps are the same. Rounds of all candidates are
+interleaved.
 
 Run: python benchmarks/engine.py [--check | --smoke]
 """
@@ -26,7 +28,7 @@ from langgraph_peer import langgraph_peer
 from ledger_floor import PAIRS, floor_pair_seconds, open_floor
 from mcp.server import Server
 
-from pursuit import Budget, Mission, RepeatProposer, Runtime, metric
+from pursuit import Budget, Mission, Proposal, RepeatProposer, ReplayProposer, Runtime, ToolCall, metric
 from pursuit.config.configuration import Configuration
 from pursuit.core.events import CallIntended, CallSettled, encode
 from pursuit.core.state import MissionState
@@ -38,13 +40,14 @@ ROUNDS = sized(15, 1)
 MISSIONS = sized(50, 2)
 STEPS = sized(100, 3)
 ROUNDS_TOGETHER = sized(7, 1)
-ANSWER = {"metrics": {"loss": 1.0}}
-TOOLS = ("bench.step", "server.step")
+PLAIN, SERVED = "bench.step", "server.step"
+TOOLS = {"plain function": PLAIN, "in-process MCP server": SERVED}
+VARIED, SAME = FORMS = ("varied", "always the same")
 
 
 def step(x: int) -> dict[str, Any]:
-    """One step of the work."""
-    return ANSWER
+    """One step of the work: a loss that jumps up and down and never gets to zero."""
+    return {"metrics": {"loss": 1.0 + x * 7_919 % 10_007 / 10_007}}
 
 
 def in_process_server() -> Server[Any]:
@@ -66,15 +69,18 @@ def open_runtime(folder: Path) -> Runtime:
     return Runtime(state=folder / "engine.db", config=Configuration(), servers=servers)
 
 
-def mission(tool: str, iterations: int = 1_000_000) -> Mission:
+def mission(tool: str, form: str = SAME, iterations: int = 1_000_000) -> Mission:
     """A mission that never reaches its goal."""
+    same = RepeatProposer(tool_name=tool, args={"x": 1})
+    calls = [ToolCall(tool_name=tool, args={"x": number}) for number in range(max(PAIRS, STEPS))]
+    varied = ReplayProposer(proposals=[Proposal(tool_calls=[call]) for call in calls])
     return Mission(
         directive="Bring the loss to zero",
         criteria=[metric("loss") <= 0],
         budget=Budget(max_iterations=iterations),
         tool_allowlist=[tool],
         stagnation_threshold="off",
-        proposer=RepeatProposer(tool_name=tool, args={"x": 1}),
+        proposer=varied if form == VARIED else same,
     )
 
 
@@ -84,16 +90,17 @@ async def append_steps(ledger: Ledger, stream: str, steps: int) -> None:
     seq = row.head.seq if row else 0
     for number in range(steps):
         call_id = f"{stream}:{number}:0"
-        intent = CallIntended(at=time.time(), call_id=call_id, iteration=number, tool="bench.step", args={"x": 1})
+        answer = step(number)
+        intent = CallIntended(at=time.time(), call_id=call_id, iteration=number, tool="bench.step", args={"x": number})
         seq = (await ledger.append(stream, seq, [Draft(*encode(intent))])).seq
         settled = CallSettled(
             at=time.time(),
             call_id=call_id,
             iteration=number,
             outcome="ok",
-            result={"content": [], "structuredContent": ANSWER},
+            result={"content": [], "structuredContent": answer},
             digest="0123456789abcdef",
-            metrics=ANSWER["metrics"],
+            metrics=answer["metrics"],
             seconds=0.001,
         )
         seq = (await ledger.append(stream, seq, [Draft(*encode(settled))])).seq
@@ -105,9 +112,9 @@ async def ledger_step_seconds(ledger: SqliteLedger) -> float:
     return (time.perf_counter() - begin) / PAIRS
 
 
-async def iteration_seconds(runtime: Runtime, tool: str) -> float:
+async def iteration_seconds(runtime: Runtime, tool: str, form: str) -> float:
     """From the first proposal of a run to its last decision, for one iteration."""
-    started = await runtime.runner.start(mission(tool))
+    started = await runtime.runner.start(mission(tool, form))
     times: list[float] = []
 
     def observe(_mission: str, phase: str, _state: MissionState) -> None:
@@ -128,8 +135,8 @@ async def together(one: Callable[[str], Coroutine[Any, Any, object]], names: lis
     return len(names) * steps / (time.perf_counter() - begin)
 
 
-async def missions_rate(runtime: Runtime, tool: str) -> float:
-    names = [(await runtime.runner.start(mission(tool))).session_id for _ in range(MISSIONS)]
+async def missions_rate(runtime: Runtime, tool: str, form: str) -> float:
+    names = [(await runtime.runner.start(mission(tool, form))).session_id for _ in range(MISSIONS)]
     return await together(lambda name: runtime.runner.driver.drive(RunOrder(name, iterations=STEPS)), names)
 
 
@@ -137,31 +144,36 @@ async def ledger_rate(ledger: SqliteLedger) -> float:
     return await together(partial(append_steps, ledger, steps=STEPS), [f"m{number}" for number in range(MISSIONS)])
 
 
+CANDIDATES = {f"engine, {kind}, {form}": (tool, form) for kind, tool in TOOLS.items() for form in FORMS}
+FLOOR, LEDGER = "the floor: two commits of one row", "ledger only"
+FLOOR_LIMITS = {LEDGER: 2.5, "engine, plain function, varied": 4}
+PEER_GOALS = {
+    LEDGER: {"asyncio tasks": 20, "threads": 20},
+    "engine, plain function, varied": {"asyncio tasks": 12, "threads": 8},
+    "engine, in-process MCP server, varied": {"asyncio tasks": 3.5, "threads": 2.2},
+}
+
+
 async def one_mission(folder: Path) -> list[Figure]:
     """The first table: the cost of a step of a lone mission, by the floor."""
     floor, ledger = open_floor(folder), SqliteLedger.open(folder / "ledger.db")
-    floors: list[float] = []
-    ledgers: list[float] = []
-    engines: list[float] = []
-    servers: list[float] = []
+    found: dict[str, list[float]] = {name: [] for name in (FLOOR, LEDGER, *CANDIDATES)}
     async with open_runtime(folder) as runtime:
         for number in range(ROUNDS + 1):
-            measured = (
-                floor_pair_seconds(floor),
-                await ledger_step_seconds(ledger),
-                await iteration_seconds(runtime, TOOLS[0]),
-                await iteration_seconds(runtime, TOOLS[1]),
-            )
+            measured = [floor_pair_seconds(floor), await ledger_step_seconds(ledger)]
+            measured += [await iteration_seconds(runtime, *one) for one in CANDIDATES.values()]
             if number > 0:  # the first round warms everything up
-                for kept, seconds in zip((floors, ledgers, engines, servers), measured, strict=True):
+                for kept, seconds in zip(found.values(), measured, strict=True):
                     kept.append(seconds)
     await ledger.close()
     floor.close()
+    floors = found.pop(FLOOR)
     return [
-        Figure(what="the floor: two commits of one row", value=statistics.median(floors) * 1e6, unit="us"),
-        Figure(what="ledger only", value=ratio_of_rounds(ledgers, floors), unit="x the floor", limit=2.5),
-        Figure(what="engine, plain function", value=ratio_of_rounds(engines, floors), unit="x the floor", limit=4),
-        Figure(what="engine, in-process MCP server", value=ratio_of_rounds(servers, floors), unit="x the floor"),
+        Figure(what=FLOOR, value=statistics.median(floors) * 1e6, unit="us"),
+        *(
+            Figure(what=name, value=ratio_of_rounds(times, floors), unit="x the floor", limit=FLOOR_LIMITS.get(name))
+            for name, times in found.items()
+        ),
     ]
 
 
@@ -169,25 +181,20 @@ async def fifty_missions(folder: Path) -> list[Figure]:
     """The second table: steps a second of fifty at once, by LangGraph's, run in each of its two ways."""
     ledger = SqliteLedger.open(folder / "together.db")
     peers: dict[str, list[float]] = {}
-    ledgers: list[float] = []
-    engines: list[float] = []
-    servers: list[float] = []
+    found: dict[str, list[float]] = {name: [] for name in (LEDGER, *CANDIDATES)}
     if SMOKE:
         print("LangGraph, the peer, is left out of the smoke form")
     with nullcontext() if SMOKE else langgraph_peer(folder, MISSIONS, STEPS) as peer:
         async with open_runtime(folder) as runtime:
             for number in range(ROUNDS_TOGETHER + 1):
                 theirs = {} if peer is None else peer.steps_per_second()
-                ours = (
-                    await ledger_rate(ledger),
-                    await missions_rate(runtime, TOOLS[0]),
-                    await missions_rate(runtime, TOOLS[1]),
-                )
+                ours = [await ledger_rate(ledger)]
+                ours += [await missions_rate(runtime, *one) for one in CANDIDATES.values()]
                 if number == 0:  # the first round warms everything up
                     continue
                 for way, rate in theirs.items():
                     peers.setdefault(way, []).append(rate)
-                for kept, rate in zip((ledgers, engines, servers), ours, strict=True):
+                for kept, rate in zip(found.values(), ours, strict=True):
                     kept.append(rate)
         name = "" if peer is None else f"LangGraph {peer.version}"
     await ledger.close()
@@ -195,11 +202,10 @@ async def fifty_missions(folder: Path) -> list[Figure]:
         Figure(what=f"the peer: {name}, {way}", value=statistics.median(rates), unit="steps/s")
         for way, rates in peers.items()
     ]
-    goals = (("ledger only", ledgers, 20), ("engine, plain function", engines, 10))
-    for what, rates, goal in (*goals, ("engine, in-process MCP server", servers, 3)):
+    for what, rates in found.items():
         figures.append(Figure(what=what, value=statistics.median(rates), unit="steps/s"))
         for way, theirs in peers.items():
-            ratio = ratio_of_rounds(rates, theirs)
+            ratio, goal = ratio_of_rounds(rates, theirs), PEER_GOALS.get(what, {}).get(way)
             figures.append(Figure(what="", value=ratio, unit=f"x {way}", rule=">=", limit=goal))
     return figures
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from engine import TOOLS, mission, open_runtime
+from engine import PLAIN, mission, open_runtime
 from figures import SMOKE, Figure, finish, ratio_of_rounds, sized
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import get_default_environment, stdio_client
@@ -70,7 +70,7 @@ async def set_up(folder: Path) -> Stage:
     names: list[str] = []
     async with open_runtime(folder) as runtime:
         for iterations in (YOUNG, OLD):
-            names.append((await runtime.runner.start(mission(TOOLS[0]))).session_id)
+            names.append((await runtime.runner.start(mission(PLAIN))).session_id)
             await runtime.runner.driver.drive(RunOrder(names[-1], iterations=iterations))
     return Stage(folder=folder, young=names[0], old=names[1])
 

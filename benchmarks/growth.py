@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import anyio
-from engine import TOOLS, mission, open_runtime
+from engine import PLAIN, mission, open_runtime
 from figures import Figure, finish, ratio_of_rounds, sized
 
 from pursuit import Runtime
@@ -55,7 +55,7 @@ async def drive(runtime: Runtime, mission_id: str, iterations: int, watch: Stopw
 
 async def young_median(runtime: Runtime) -> float:
     watch = Stopwatch()
-    started = await runtime.runner.start(mission(TOOLS[0]))
+    started = await runtime.runner.start(mission(PLAIN))
     await drive(runtime, started.session_id, EARLY[1], watch)
     return watch.median(*EARLY)
 
@@ -73,7 +73,7 @@ async def measure(folder: Path) -> list[Figure]:
     fresh: list[float] = []
     aged: list[float] = []
     async with open_runtime(old) as ageing, open_runtime(young) as youth:
-        started = await ageing.runner.start(mission(TOOLS[0]))
+        started = await ageing.runner.start(mission(PLAIN))
         await drive(ageing, started.session_id, LATE, watch)
         for first in range(LATE, AGE, SLICE):
             fresh.append(await young_median(youth))

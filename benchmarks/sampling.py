@@ -213,11 +213,11 @@ def peer(task: Task, seed: int, name: str) -> list[float]:
         "CMA-ES": lambda: optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False),
         "GP": lambda: optuna.samplers.GPSampler(seed=seed),
     }
-    study, space = optuna.create_study(sampler=samplers[name]()), task.space
+    study = optuna.create_study(sampler=samplers[name]())
     evaluate, best, lowest, found = task.evaluator(seed), math.inf, math.inf, list[float]()
     for number in range(1, MARKS[0 if name == "GP" else -1] + 1):
-        trial = study.ask(space.distributions)
-        gap, value, _ = evaluate(space.from_optuna(trial.params))
+        trial = study.ask({key: distribution(one) for key, one in task.parameters.items()})
+        gap, value, _ = evaluate(trial.params)
         study.tell(trial, value)
         if not task.noisy or value < lowest:
             best = gap if task.noisy else min(best, gap)
@@ -225,6 +225,13 @@ def peer(task: Task, seed: int, name: str) -> list[float]:
         if number in MARKS:
             found.append(best)
     return found
+
+
+def distribution(parameter: Mapping[str, Any]) -> optuna.distributions.BaseDistribution:
+    """A searched parameter as Optuna takes it; no task has a grid or a logarithmic scale."""
+    if "choices" in parameter:
+        return optuna.distributions.CategoricalDistribution(parameter["choices"])
+    return optuna.distributions.FloatDistribution(parameter["low"], parameter["high"])
 
 
 def medians(runs: Sequence[Sequence[float]]) -> list[float]:

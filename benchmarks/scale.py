@@ -1,5 +1,8 @@
 """What missions on PostgreSQL cost: one, fifty beside two peers, many on several workers, and those that wait.
 
+Commits of several processes are measured twice: as the disk is, and with 5 ms added to each flush (if a C compiler is
+there), where processes that wait for each other would show.
+
 PostgreSQL comes from a wheel, with its own defaults: each commit waits for the disk. The floor is two commits of one
 row each by psycopg, on the same server. Rounds of all candidates are interleaved. A worker is a process with the
 tool as a plain function, as in the measurement of fifty missions.
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -23,18 +27,21 @@ from typing import Any
 
 import anyio
 import psycopg
-from engine import TOOLS, append_steps, in_process_server, iteration_seconds, mission, step, together
+from engine import PLAIN, SAME, append_steps, in_process_server, iteration_seconds, mission, step, together
 from figures import SMOKE, Figure, finish, ratio_of_rounds, sized
 from ledger_floor import INTENT, PAIRS, SETTLED
 from postgres_peers import postgres_peer
 
 from pursuit import Budget, ClientProposer, Mission, Runtime, __version__, metric
 from pursuit.config.configuration import Configuration
-from pursuit.demo.local_postgres import LocalPostgres
 from pursuit.engine.driver import RunOrder
 from pursuit.ledger.opening import file_of
 from pursuit.ledger.postgres import PostgresLedger
 from pursuit.service.audit import Caller
+
+sys.path.append(str(Path(__file__).parents[1] / "demo"))
+
+from local_postgres import LocalPostgres
 
 ROUNDS = sized(11, 1)
 ROUNDS_TOGETHER = sized(3, 1)
@@ -49,23 +56,56 @@ NAP, NAP_SECONDS = "bench.nap", sized(2, 1)
 IDLE_SECONDS = sized(20, 1)
 SETTLE_SECONDS = sized(12, 1)
 """A session of PostgreSQL that idles reports what it did before within ten seconds."""
-WORKER = "--worker"
+WORKER, WRITER = "--worker", "--writer"
+WRITERS = (1, 2) if SMOKE else (1, 2, 4, 8)
+SNAPSHOT_SECONDS = sized(60.0, 0.6)
+SLICE_SECONDS = sized(1.0, 0.05)
+ROUNDS_OF_WRITERS = sized(5, 1)
+WRITING_SECONDS = sized(3.0, 0.3)
+TOGETHER = 8
+"""Events in a batch of a writer, each of another stream."""
+FLUSH_SECONDS = 0.005
+SHIM = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <unistd.h>
+int fdatasync(int file) {
+    static int (*next)(int);
+    if (!next) next = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
+    usleep(%d);
+    return next(file);
+}
+"""
 
 
 @contextmanager
-def server() -> Generator[tuple[LocalPostgres, Path]]:
-    """A server with the defaults of PostgreSQL, on the disk of the temporary folder."""
+def server(slow: bool = False) -> Generator[tuple[LocalPostgres, Path]]:
+    """A server with the defaults of PostgreSQL, on the disk of the temporary folder; `slow` adds to each flush."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)  # as root, the server runs as another user
         folder = Path(name, "server")
         folder.mkdir()
         found = LocalPostgres(folder)
         found.create()
-        found.start()
+        if slow:
+            os.environ["LD_PRELOAD"] = str(_shim(Path(name)))
+        try:
+            found.start()
+        finally:
+            os.environ.pop("LD_PRELOAD", None)
         try:
             yield found, Path(name)
         finally:
             found.stop()
+
+
+def _shim(folder: Path) -> Path:
+    """A library that adds to each flush of a process that loads it."""
+    source, library = folder / "slow.c", folder / "slow.so"
+    source.write_text(SHIM % int(FLUSH_SECONDS * 1e6))
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    library.chmod(0o755)
+    return library
 
 
 def open_runtime(address: str, folder: Path) -> Runtime:
@@ -100,7 +140,7 @@ async def one_mission(address: str, folder: Path) -> list[Figure]:
                 measured = (
                     floor_seconds(connection),
                     await ledger_seconds(ledger),
-                    await iteration_seconds(runtime, TOOLS[0]),
+                    await iteration_seconds(runtime, PLAIN, SAME),
                 )
                 if number > 0:  # the first round warms everything up
                     for kept, seconds in zip((floors, ledgers, engines), measured, strict=True):
@@ -116,7 +156,7 @@ async def one_mission(address: str, folder: Path) -> list[Figure]:
 
 
 async def rate_of(runtime: Runtime) -> float:
-    names = [(await runtime.runner.start(mission(TOOLS[0]))).session_id for _ in range(MISSIONS)]
+    names = [(await runtime.runner.start(mission(PLAIN))).session_id for _ in range(MISSIONS)]
     return await together(lambda name: runtime.runner.driver.drive(RunOrder(name, iterations=STEPS)), names, STEPS)
 
 
@@ -228,8 +268,8 @@ async def nap(x: int) -> dict[str, Any]:
     return step(x)
 
 
-async def place(runtime: Runtime, steps: int, caller: Caller | None = None, tool: str = TOOLS[0]) -> str:
-    one = await runtime.runner.start(mission(tool, steps), caller=caller)
+async def place(runtime: Runtime, steps: int, caller: Caller | None = None, tool: str = PLAIN) -> str:
+    one = await runtime.runner.start(mission(tool, iterations=steps), caller=caller)
     await runtime.runner.place(one.session_id)
     return one.session_id
 
@@ -294,13 +334,124 @@ async def on_workers(address: str, folder: Path) -> list[Figure]:
     ]
 
 
+async def write(address: str) -> None:
+    """The process of a writer: it commits batches while it is told to, and prints how many."""
+    ledger = PostgresLedger.open(address)
+    streams = [f"w{os.getpid()}-{number}" for number in range(TOGETHER)]
+    heads = dict.fromkeys(streams, 0)
+    print("ready", flush=True)
+
+    async def append(name: str) -> None:
+        heads[name] = (await ledger.append(name, heads[name], [INTENT])).seq
+
+    while await anyio.to_thread.run_sync(sys.stdin.readline):
+        count, over = 0, time.monotonic() + WRITING_SECONDS
+        while time.monotonic() < over:
+            async with anyio.create_task_group() as batch:
+                for name in streams:
+                    batch.start_soon(append, name)
+            count += 1
+        print(count, flush=True)
+    await ledger.close()
+
+
+class Writers:
+    """Writers in processes of their own."""
+
+    def __init__(self, address: str) -> None:
+        words = [sys.executable, __file__, WRITER, address]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self._all = [subprocess.Popen(words, **pipes) for _ in range(max(WRITERS))]
+        for one in self._all:
+            one.stdout.readline()
+
+    def rate(self, count: int) -> float:
+        """Commits a second of so many of them."""
+        some = self._all[:count]
+        for one in some:
+            one.stdin.write("go\n")
+            one.stdin.flush()
+        return sum(int(one.stdout.readline()) for one in some) / WRITING_SECONDS
+
+    def end(self) -> None:
+        for one in self._all:
+            one.stdin.close()
+            one.wait()
+
+
+def commits_of_writers(address: str, what: str, least: dict[int, float]) -> list[Figure]:
+    """Commits a second with more writers; `least` is the ratio by one writer that so many must reach."""
+    writers = Writers(address)
+    rates: dict[int, list[float]] = {count: [] for count in WRITERS}
+    try:
+        writers.rate(max(WRITERS))  # warms everything up
+        for _ in range(ROUNDS_OF_WRITERS):
+            for count in WRITERS:
+                rates[count].append(writers.rate(count))
+    finally:
+        writers.end()
+    figures = [Figure(what=f"{what}, 1 writer", value=statistics.median(rates[1]), unit="commits/s")]
+    for count in WRITERS[1:]:
+        more = {"rule": ">=", "limit": least[count]} if count in least else {}
+        ratio = ratio_of_rounds(rates[count], rates[1])
+        figures.append(Figure(what=f"  {count} writers, by one", value=ratio, unit="x", **more))
+    best = [max(some[number] for some in rates.values()) for number in range(ROUNDS_OF_WRITERS)]
+    most = rates[max(WRITERS)]
+    figures.append(
+        Figure(
+            what="  the most writers, by the best", value=ratio_of_rounds(most, best), unit="x", rule=">=", limit=0.8
+        )
+    )
+    return figures
+
+
+async def beside_a_snapshot(address: str, control: str) -> list[Figure]:
+    """Commits beside an open snapshot, by those in another database in turns, before it and at its end.
+
+    A row that is updated would grow a chain of versions that nothing can remove.
+    """
+    heads: dict[tuple[str, str], int] = {}
+
+    async def append(ledger: PostgresLedger, where: str, name: str) -> None:
+        seq = heads.get((where, name), 0)
+        head = await ledger.append(name, seq, [INTENT], status="running", summary={"n": seq})
+        heads[where, name] = head.seq
+
+    async def count(ledger: PostgresLedger, where: str) -> int:
+        count, over = 0, time.monotonic() + SLICE_SECONDS
+        while time.monotonic() < over:
+            async with anyio.create_task_group() as batch:
+                for number in range(TOGETHER):
+                    batch.start_soon(append, ledger, where, f"s{number}")
+            count += 1
+        return count
+
+    async def ratio(slices: int) -> float:
+        rounds = [(await count(ours, address), await count(theirs, control)) for _ in range(slices)]
+        return sum(one for one, _ in rounds) / sum(other for _, other in rounds)
+
+    ours, theirs = PostgresLedger.open(address), PostgresLedger.open(control)
+    slices = max(1, int(SNAPSHOT_SECONDS / SLICE_SECONDS / 12))
+    await ratio(1)
+    before = await ratio(slices)
+    with psycopg.connect(address) as connection:
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        connection.execute("SELECT count(*) FROM pursuit.events")
+        await ratio(5 * slices)
+        beside = await ratio(slices)
+    await ours.close()
+    await theirs.close()
+    what = f"commits after {SNAPSHOT_SECONDS:g} s beside an open snapshot, by before"
+    return [Figure(what=what, value=beside / before, unit="x", rule=">=", limit=0.8)]
+
+
 async def waiting_missions(address: str, folder: Path) -> list[Figure]:
     """A server and a worker, and many missions that wait for a proposal."""
     waiting = Mission(
         directive="Bring the loss to zero",
         criteria=[metric("loss") <= 0],
         budget=Budget(max_iterations=10),
-        tool_allowlist=[TOOLS[0]],
+        tool_allowlist=[PLAIN],
         proposer=ClientProposer(),
     )
     async with open_runtime(address, folder) as runtime:
@@ -309,7 +460,7 @@ async def waiting_missions(address: str, folder: Path) -> list[Figure]:
         with working(1, address, folder), runtime.runner.ledger.bell():
             rate = await anyio.to_thread.run_sync(queries_a_second, address, IDLE_SECONDS)
     what = f"{WAITING:,} waiting missions, a watching process and a worker"
-    return [Figure(what=what, value=rate / 2, unit="queries/s each", limit=2)]
+    return [Figure(what=what, value=rate, unit="queries/s", limit=2 + 6)]
 
 
 def main() -> None:
@@ -320,12 +471,20 @@ def main() -> None:
         figures += anyio.run(on_workers, found.create_database("workers"), folder)
         figures += anyio.run(beside_others, found.create_database("callers"), folder)
         figures += anyio.run(waiting_missions, found.create_database("waiting"), folder)
+        figures += commits_of_writers(found.create_database("writers"), "commits of 8 events", {2: 1.0})
+        figures += anyio.run(beside_a_snapshot, found.create_database("snapshot"), found.create_database("control"))
+    if shutil.which("cc"):
+        with server(slow=True) as (found, _):
+            what = "the same, 5 ms added to each flush"
+            figures += commits_of_writers(found.create_database("writers"), what, {8: 3.0})
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, PostgreSQL from the wheel, each commit on disk")
     finish("Missions on PostgreSQL", figures)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == [WORKER]:
+    if sys.argv[1:2] == [WRITER]:
+        anyio.run(write, sys.argv[2])
+    elif sys.argv[1:2] == [WORKER]:
         anyio.run(work, sys.argv[2], Path(sys.argv[3]))
     else:
         main()

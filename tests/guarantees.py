@@ -198,6 +198,7 @@ GUARANTEES = {
     "a-command-gets-few-variables": "A command, a check and a judge get few variables of ours unless the operator says so, and no secret of theirs is stored.",
     "isolation-is-never-dropped": "What asks for isolation is not started where isolation does not work.",
     "a-submission-cannot-forge-its-score": "Code that is handed in has the score of what it computes; without isolation the score says so.",
+    "an-agent-is-isolated": "An agent reads and changes what its mission lists: no token, ledger, repository, socket or process of the operator.",
     "isolation-holds-for-root": "An isolated process has no right to mount, whoever the operator is: it neither makes the system writable nor uncovers what is hidden.",
     "checks-are-under-policy": "A check or a judge that policy denies does not run, and in mode never none runs without a rule that allows it.",
     "typed-arguments-have-one-reading": "A rule with under or host allows a path or an address only in the one form that has one meaning.",

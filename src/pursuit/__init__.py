@@ -21,6 +21,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pursuit.config.configuration import Configuration
     from pursuit.core.approvals import Approval
     from pursuit.core.best import BestPoint
     from pursuit.core.caps import Budget, BudgetUse, CapUse
@@ -39,12 +40,16 @@ if TYPE_CHECKING:
     from pursuit.proposers.view import View, call, done, nothing, script, wait
     from pursuit.reports.report import Report, Trial
     from pursuit.runtime import MissionApprovals, MissionHandle, Runtime, Update, run
+    from pursuit.sandbox import leave
+    from pursuit.server.gateway.upstreams import GatewayOptions
     from pursuit.server.problems.api import Problem
+    from pursuit.server.serve import serve
     from pursuit.upstream.functions import tool
 
 __version__ = "0.1.0"
 
 _MODULES = {
+    "pursuit.config.configuration": ("Configuration",),
     "pursuit.core.approvals": ("Approval",),
     "pursuit.core.best": ("BestPoint",),
     "pursuit.core.caps": ("Budget", "BudgetUse", "CapUse"),
@@ -63,7 +68,10 @@ _MODULES = {
     "pursuit.proposers.view": ("View", "call", "done", "nothing", "script", "wait"),
     "pursuit.reports.report": ("Report", "Trial"),
     "pursuit.runtime": ("MissionApprovals", "MissionHandle", "Runtime", "Update", "run"),
+    "pursuit.sandbox": ("leave",),
+    "pursuit.server.gateway.upstreams": ("GatewayOptions",),
     "pursuit.server.problems.api": ("Problem",),
+    "pursuit.server.serve": ("serve",),
     "pursuit.upstream.functions": ("tool",),
 }  # fmt: skip
 
@@ -76,7 +84,9 @@ __all__ = [
     "Call",
     "CapUse",
     "ClientProposer",
+    "Configuration",
     "Fleet",
+    "GatewayOptions",
     "Iteration",
     "Mission",
     "MissionApprovals",
@@ -102,12 +112,14 @@ __all__ = [
     "check",
     "done",
     "event",
+    "leave",
     "metric",
     "nothing",
     "predicate",
     "run",
     "scaffold",
     "script",
+    "serve",
     "succeeded",
     "tool",
     "wait",

@@ -1,6 +1,6 @@
-"""The errors that callers of Pursuit get, as one tree below `PursuitError`; the first line of a class has its code.
+"""The errors that Pursuit raises to its callers, as one tree below `PursuitError`. Each class statement sets its code.
 
-A tool that fails raises none of these: its failure is an outcome, a value in the ledger.
+A failing tool raises none of these: its failure is an outcome, a value in the ledger.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-FIRST_FAULTS, LONGEST_FAULT = 5, 400
+MAX_FAULTS, MAX_FAULT_TEXT = 5, 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One thing that is wrong with an input: where, why, and what to do about it."""
+    """One error in an input: its place, the reason and the remedy."""
 
     field: str
     reason: str
@@ -25,7 +25,7 @@ class Fault:
     line: int | None = None
     column: int | None = None
     excerpt: str | None = None
-    """The line that is wrong with a mark under the place, for a terminal."""
+    """The faulty line with a marker under the column, for a terminal."""
 
     def __str__(self) -> str:
         place = self.source or ""
@@ -35,7 +35,7 @@ class Fault:
         return f"{where}: {self.reason}" if where else self.reason
 
     def as_dict(self) -> dict[str, Any]:
-        """The fault as JSON, without the places that it does not have."""
+        """The fault as JSON, without absent fields."""
         pairs = {
             "field": self.field,
             "reason": self.reason,
@@ -47,13 +47,13 @@ class Fault:
 
 
 class PursuitError(Exception):
-    """The root: a stable code, a message that says what to do, and JSON details."""
+    """Base class: a stable code, a message that says what to do, and JSON details."""
 
     code: ClassVar[str] = "internal_error"
     exit_code: ClassVar[int] = 1
 
     def __init_subclass__(cls, *, code: str | None = None, exit_code: int | None = None) -> None:
-        """Takes the code and the exit code of a class from its first line; without them it has those of its base."""
+        """Sets the code and the exit code of a class; both are inherited by default."""
         cls.code, cls.exit_code = code or cls.code, exit_code or cls.exit_code
 
     def __init__(self, message: str, **details: Any) -> None:
@@ -67,7 +67,7 @@ class PursuitError(Exception):
 
 
 class ValidationFailed(PursuitError, code="validation_error", exit_code=2):
-    """The input was refused as a whole; nothing was stored."""
+    """The whole input was rejected; nothing was stored."""
 
     def __init__(self, faults: Sequence[Fault], message: str | None = None) -> None:
         self.faults = tuple(faults)
@@ -76,10 +76,10 @@ class ValidationFailed(PursuitError, code="validation_error", exit_code=2):
         super().__init__(text, faults=[fault.as_dict() for fault in self.faults])
 
     def __str__(self) -> str:
-        """The message, and the first faults that it does not say itself: all that a traceback shows of an error."""
+        """The message and the first faults that it does not mention: a traceback shows nothing else."""
         rest = [fault for fault in self.faults if fault.reason not in self.message]
-        lines = [self.message, *(f"  {fault}"[:LONGEST_FAULT] for fault in rest[:FIRST_FAULTS])]
-        more = len(rest) - FIRST_FAULTS
+        lines = [self.message, *(f"  {fault}"[:MAX_FAULT_TEXT] for fault in rest[:MAX_FAULTS])]
+        more = len(rest) - MAX_FAULTS
         return "\n".join([*lines, *([f"  and {more} more"] if more > 0 else [])])
 
 
@@ -89,6 +89,10 @@ class InvalidArgument(PursuitError, code="invalid_argument", exit_code=2):
 
 class SessionNotFound(PursuitError, code="session_not_found", exit_code=2):
     """No mission has that id."""
+
+
+class ApprovalNotFound(SessionNotFound, code="approval_not_found", exit_code=2):
+    """No pending approval has that id."""
 
 
 class SessionTerminal(PursuitError, code="session_terminal", exit_code=2):
@@ -112,7 +116,7 @@ class Conflict(PursuitError, code="conflict", exit_code=2):
 
 
 class Fenced(Conflict):
-    """The process lost its lease on a stream: it may neither store nor send for it any more."""
+    """The process lost its lease on a stream and may no longer store or send anything for it."""
 
 
 class Overtaken(Conflict):
@@ -120,7 +124,7 @@ class Overtaken(Conflict):
 
 
 class LedgerUnavailable(PursuitError, code="ledger_unavailable"):
-    """The ledger cannot be opened, read or written: disk full, read-only, or not a ledger of Pursuit."""
+    """The ledger cannot be opened, read or written: disk full, read-only, or not a Pursuit ledger."""
 
 
 class LedgerTooNew(LedgerUnavailable, code="ledger_too_new", exit_code=2):
@@ -136,15 +140,18 @@ class PolicyDenied(PursuitError, code="policy_denied", exit_code=2):
 
 
 class NotTrusted(PursuitError, code="not_trusted", exit_code=2):
-    """A file starts what this user has not accepted, or others can write it; `details` has the command that accepts."""
+    """A file starts something that this user has not accepted, or other users can write to it.
+
+    `details` has the command that accepts it.
+    """
 
 
 class ApprovalNeeded(PursuitError, code="approval_needed", exit_code=4):
-    """A person must approve this call, and none can be asked here."""
+    """A person must approve this call, but nobody can be asked here."""
 
 
 class TaskNotFound(PursuitError, code="task_not_found", exit_code=2):
-    """No task that this requestor may see has that id."""
+    """No task with that id is visible to this requestor."""
 
 
 class TaskTerminal(PursuitError, code="task_terminal", exit_code=2):
@@ -152,15 +159,15 @@ class TaskTerminal(PursuitError, code="task_terminal", exit_code=2):
 
 
 class TooManyTasks(PursuitError, code="too_many_tasks"):
-    """A limit that the operator set on tasks is reached."""
+    """A limit on tasks, set by the operator, is reached."""
 
 
 class LimitReached(PursuitError, code="limit_reached", exit_code=3):
-    """A ceiling that the operator set for clients is reached; `details` names it, and when it frees."""
+    """A limit on clients, set by the operator, is reached; `details` has its name and when it resets."""
 
 
 class PathTraversal(PursuitError, code="path_traversal_detected", exit_code=2):
-    """An argument has a `..` segment, and its command does not allow that."""
+    """An argument has a `..` segment, which its command does not allow."""
 
 
 class ProblemNotFound(PursuitError, code="problem_not_found", exit_code=2):
@@ -172,7 +179,7 @@ class AttemptNotFound(PursuitError, code="attempt_not_found", exit_code=2):
 
 
 class AlreadySubmitted(PursuitError, code="already_submitted", exit_code=2):
-    """An attempt has one submission; the receipt of the first one is in `details`."""
+    """The attempt already has its one submission; `details` has the receipt."""
 
 
 class BudgetExhausted(PursuitError, code="budget_exhausted", exit_code=3):
@@ -180,7 +187,7 @@ class BudgetExhausted(PursuitError, code="budget_exhausted", exit_code=3):
 
 
 class ProposerNotHere(PursuitError, code="proposer_not_here", exit_code=2):
-    """The proposer of a mission is Python code that this process was not given."""
+    """The mission's proposer is Python code that this process does not have."""
 
 
 class ModelUnavailable(PursuitError, code="model_unavailable", exit_code=2):
@@ -207,16 +214,17 @@ ADVICE = frozenset({
     '`mode = "ask"` in `[policy]`', '`{{ tool = "{}", decision = "allow" }}` in `rules` of `[policy]`',
     '`enabled = true` in `[servers."{}"]`', '`trust_annotations = true` in `[servers."{}"]`',
     '`parallel_safe = true` in `[servers."{}".tools."{}"]`', '`read_only = true` in `[servers."{}".tools."{}"]`',
+    "`isolation = false` in `[agents]`",
     "`tasks_at_once = {}` in `[settings]`", "`tasks_each = {}` in `[settings]`", 'client_models = ["{}"]',
     '`clients = ["{}"]` in `[proposers]`', '`callables = ["{}"]` in `[proposers]`',
     '`"{}" = {{ input = {}, output = {} }}` in `[prices]`', 'schedule."{}" = {{ cron = "{}", mission = "{}" }}',
 })  # fmt: skip
-"""Commands, and configuration to add, that printed text names. `tests/surface/test_advice.py` follows each of them."""
+"""Commands and configuration that printed text recommends. `tests/surface/test_advice.py` follows each of them."""
 _BARE = re.compile(r'(?<=\.)"([A-Za-z0-9_-]+)"|"([A-Za-z0-9_-]+)"(?= =)')
 
 
 def advice(row: str, *values: object) -> str:
-    """A row of `ADVICE` with these values, quoted as a shell or TOML needs them; KeyError without such a row."""
+    """A row of `ADVICE` with these values, quoted for a shell or for TOML. Raises KeyError for an unknown row."""
     if row not in ADVICE:
         raise KeyError(row)
     if row.startswith("pursuit "):

@@ -14,7 +14,7 @@ from pursuit.core.state import MissionState
 from pursuit.core.tools import Tool, ToolOverride, Traits
 from pursuit.engine.context import Clock
 from pursuit.ledger.contract import ANY, Bell, Draft, Head, StoredEvent, StreamPage, StreamRow, TaskStore
-from pursuit.ledger.placement import Again, Health, Job, Placement, Requirements, Serving, WorkerRow
+from pursuit.ledger.placement import Health, Job, Placement, Requirements, Reschedule, Serving, WorkerRow
 from pursuit.proposers.contract import (
     Blocked,
     Done,
@@ -35,7 +35,6 @@ from pursuit.upstream.listing import KnownTraits, ToolTraits
 
 __all__ = [
     "ANY",
-    "Again",
     "Bell",
     "Blocked",
     "Clock",
@@ -60,6 +59,7 @@ __all__ = [
     "ProposerKind",
     "ProposerSettings",
     "Requirements",
+    "Reschedule",
     "ServerConfig",
     "Services",
     "Serving",

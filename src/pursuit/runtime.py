@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import platform
 import warnings
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -19,7 +20,8 @@ from pursuit.config.commands import COMMANDS_SERVER
 from pursuit.config.configuration import (
     AuditConfig,
     Configuration,
-    ScheduleConfig,
+    ScheduleTable,
+    SettingsTable,
     find_configuration,
     load_configuration,
 )
@@ -27,6 +29,7 @@ from pursuit.config.files import live_folder, locate_state, workspaces_folder
 from pursuit.config.mission_file import MissionFile, load_mission_file, servers_in
 from pursuit.config.servers import ServerConfig
 from pursuit.config.trust import of_configuration, of_mission, of_servers, own_files, require_trusted
+from pursuit.config.variables import expand_variables
 from pursuit.core.approvals import Approval
 from pursuit.core.events import AnyEvent, Permission
 from pursuit.core.mission import FLEET, Mission, Proposal
@@ -36,26 +39,27 @@ from pursuit.core.tasks import TaskState
 from pursuit.core.tools import Upstream
 from pursuit.engine.context import Clock, Observer, Settings, SystemClock
 from pursuit.engine.driver import Driver
-from pursuit.engine.journal import States
-from pursuit.errors import Fault, InvalidArgument, PursuitError, ValidationFailed
+from pursuit.engine.journal import States, require_id
+from pursuit.errors import ExtraMissing, Fault, InvalidArgument, PursuitError, ValidationFailed
 from pursuit.ledger.contract import LEASE_SECONDS, Ledger, TaskStore, Verification
 from pursuit.ledger.opening import open_ledger, open_placement
 from pursuit.ledger.placement import CHECK, CODE, Placement
 from pursuit.policy.rules import Mode, OperatorPolicy, parse_mode
 from pursuit.proposers.contract import DrivingPlace
-from pursuit.proposers.language import ROOM, ModelAccess, Price
-from pursuit.proposers.model.provider import Providers, Retries
+from pursuit.proposers.language import ROOM, ModelAccess, Price, Retries
+from pursuit.proposers.model.provider import Providers
 from pursuit.reports.report import Report
-from pursuit.sandbox import Sandbox, SandboxLimits
+from pursuit.sandbox.pool import SandboxLimits
+from pursuit.sandbox.sandbox import Sandbox
 from pursuit.service import Started
 from pursuit.service.approvals import Approvals
 from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.service.command_tools import CommandUpstream
 from pursuit.service.limits import ClientLimits
-from pursuit.service.queries import HistoryPage, MissionPage, VerdictAgain, require_id
+from pursuit.service.queries import HistoryPage, MissionPage, VerdictAgain
 from pursuit.service.runner import Begin, Runner
 from pursuit.service.tasks import Tasks, mission_of
-from pursuit.service.toolbox import Planner, Toolbox
+from pursuit.service.toolbox import Toolbox
 from pursuit.service.tracking import open_tracking
 from pursuit.tasks.calls import HostedCalls
 from pursuit.tasks.host import MACHINE_WAIT
@@ -84,51 +88,32 @@ OWN_FILES = "problems"
 
 def model_access(configuration: Configuration) -> ModelAccess:
     """The language models, with the operator's prices and limits."""
-    prices = {
-        name: Price(input=read, output=written, cached=cached[0] if cached else None)
-        for name, (read, written, *cached) in configuration.prices.items()
-    }
-    room = int(configuration.settings.get("tools_bytes", ROOM))
-    stall = configuration.settings.get("model_stall")
-    retries = Retries() if stall is None else Retries(stall=stall)
-    return ModelAccess(models=Providers(prices=prices, retries=retries), tools_bytes=room)
+    settings = configuration.settings
+    prices = {name: Price(**dict(row)) for name, row in configuration.prices.items()}
+    retries = Retries(**settings.given(stall="model_stall"))
+    return ModelAccess(models=Providers(prices=prices, retries=retries), tools_bytes=settings.tools_bytes or ROOM)
 
 
-def sandbox_limits(settings: Mapping[str, float]) -> SandboxLimits:
+def sandbox_limits(settings: SettingsTable) -> SandboxLimits:
     """What a predicate and a script may use."""
-    given: dict[str, Any] = {}
-    for name in ("predicate_seconds", "script_seconds"):
-        if name in settings:
-            given[name] = settings[name]
-    for name in ("predicate_memory", "script_memory"):
-        if f"{name}_mb" in settings:
-            given[name] = int(settings[f"{name}_mb"] * MEGABYTE)
-    for name in ("script_calls", "script_workers"):
-        if name in settings:
-            given[name] = int(settings[name])
-    return SandboxLimits(**given)
+    given = settings.given("predicate_seconds", "script_seconds", "script_calls", "script_workers")
+    memory = settings.given(predicate_memory="predicate_memory_mb", script_memory="script_memory_mb")
+    return SandboxLimits(**given, **{name: int(value * MEGABYTE) for name, value in memory.items()})
 
 
-def engine_settings(settings: Mapping[str, float]) -> Settings:
+def engine_settings(settings: SettingsTable) -> Settings:
     """The engine's timeouts, and how many lessons it remembers."""
-    names = ("call_timeout", "call_ceiling", "approval_timeout", "task_patience", "model_timeout")
-    given: dict[str, Any] = {name: settings[name] for name in names if name in settings}
-    if "memory_lessons" in settings:
-        given["memory_lessons"] = int(settings["memory_lessons"])
-    return Settings(**given)
+    names = ("call_timeout", "call_ceiling", "approval_timeout", "task_patience", "model_timeout", "memory_lessons")
+    return Settings(**settings.given(*names))
 
 
-def task_limits(settings: Mapping[str, float], of_clients: ClientLimits | None = None) -> TaskLimits:
+def task_limits(settings: SettingsTable, of_clients: ClientLimits) -> TaskLimits:
     """How many tasks may exist, and for how long."""
-    defaults = TaskLimits()
-    return TaskLimits(
-        concurrent=int(settings.get("tasks_at_once", defaults.concurrent)),
-        concurrent_each=int(settings.get("tasks_each", defaults.concurrent_each)),
-        longest=settings.get("task_ttl_max", defaults.longest),
-        kept_seconds=settings.get("task_kept_days", defaults.kept_seconds / DAY) * DAY,
-        kept=int(settings.get("task_kept", defaults.kept)),
-        of_requestor=defaults.of_requestor if of_clients is None else of_clients.tasks_of,
-    )
+    given = settings.given(concurrent="tasks_at_once", concurrent_each="tasks_each", longest="task_ttl_max")
+    given |= settings.given(kept="task_kept", kept_seconds="task_kept_days")
+    if "kept_seconds" in given:
+        given["kept_seconds"] *= DAY
+    return TaskLimits(**given, of_requestor=of_clients.tasks_of)
 
 
 class Update(NamedTuple):
@@ -293,9 +278,9 @@ class Runtime:
         self._stack = AsyncExitStack()
         self._configured: Mapping[str, ServerConfig] = {}
         self._from_files: dict[str, ServerConfig] = {}
-        self._schedules: Mapping[str, ScheduleConfig] = {}
+        self._schedules: Mapping[str, ScheduleTable] = {}
         self._children: Children | None = None
-        self._settings: Mapping[str, float] = {}
+        self._settings = SettingsTable.model_construct()
         self.runner: Runner
         """The operations by mission id, which surfaces call."""
         self.toolbox: Toolbox
@@ -324,11 +309,12 @@ class Runtime:
         configuration = self._configuration()
         self._path = configuration.path
         async with AsyncExitStack() as stack:
-            given = self._state
-            self.state_path = given if isinstance(given, Path) else locate_state(given, configuration.path)
+            state = self._state
+            self.state_path = state if isinstance(state, Path) else locate_state(state, configuration.path)
             self.model = configuration.model
-            self._schedules = configuration.schedules
+            self._schedules = configuration.schedule
             self._settings = configuration.settings
+            self._placement_table = configuration.placement
             ledger = self._open_ledger(self.state_path)
             stack.push_async_callback(ledger.close)
             if self._task_store is not None:
@@ -340,7 +326,15 @@ class Runtime:
             if configuration.notify is not None:
                 from pursuit.service.notifications import Notifier  # noqa: PLC0415 - few configurations have it
 
-                self.notifier = await stack.enter_async_context(Notifier(ledger, clock, configuration.notify))
+                self.notifier = await stack.enter_async_context(
+                    Notifier(
+                        ledger,
+                        clock,
+                        configuration.notify,
+                        base=configuration.base,
+                        around=configuration.process_environment,
+                    )
+                )
             pins = Pins(ledger, clock.now, self._traits)
             if self.only is not None:
                 ledger = await _scoped(ledger, self.only)
@@ -349,7 +343,7 @@ class Runtime:
             audit = Audit(ledger, clock, reads=configuration.audit.reads)
             await self._sign_roots(stack, ledger, clock, configuration.audit)
             limits = ClientLimits(ledger, clock, configuration.limits)
-            log_megabytes = configuration.settings.get("task_log_mb")
+            log_megabytes = configuration.settings.task_log_mb
             self.tasks = await stack.enter_async_context(
                 Tasks(
                     TaskRecords(ledger, limits=task_limits(configuration.settings, limits), now=clock.now),
@@ -360,7 +354,7 @@ class Runtime:
                     caller=self._caller,
                     log_bytes=None if log_megabytes is None else int(log_megabytes * MEGABYTE),
                     machine=None if self.placement is None else platform.node(),
-                    machine_wait=configuration.settings.get("machine_wait", MACHINE_WAIT),
+                    machine_wait=configuration.settings.machine_wait or MACHINE_WAIT,
                 )
             )
             self._pool = await stack.enter_async_context(
@@ -379,7 +373,7 @@ class Runtime:
             states = States(ledger)
             access = model_access(configuration)
             stack.push_async_callback(access.models.aclose)
-            tracking = open_tracking(configuration.tracking)
+            tracking = open_tracking(configuration.tracking.places)
             if tracking is not None:
                 stack.push_async_callback(tracking.aclose)
             driver = Driver(
@@ -391,14 +385,15 @@ class Runtime:
                 place=DrivingPlace(
                     access=access,
                     workspaces=workspaces_folder(self.state_path),
-                    surroundings=configuration.surroundings,
-                    callables=set(configuration.callables),
-                    client_kinds=configuration.client_kinds,
+                    process_environment=configuration.process_environment,
+                    agents=configuration.agents,
+                    callables=set(configuration.proposers.callables),
+                    client_kinds=frozenset(configuration.proposers.clients),
                 ),
                 task_ended=self.tasks.ended_at,
                 settings=engine_settings(configuration.settings),
-                checks=configuration.checks,
-                surroundings=configuration.surroundings,
+                checks=configuration.named_checks,
+                process_environment=configuration.process_environment,
                 live=live_folder(self.state_path),
                 recorded=None if self.notifier is None else self.notifier.recorded,
                 tracking=None if tracking is None else tracking.see,
@@ -410,11 +405,11 @@ class Runtime:
                 driver=driver,
                 pool=self._pool,
                 clock=clock,
-                checks=configuration.checks,
+                checks=configuration.named_checks,
                 models=access.models,
-                client_models=configuration.client_models.union([self.model] if self.model else []),
-                may_force_complete=configuration.may_force_complete,
-                channels=configuration.channels,
+                client_models=frozenset([*configuration.client_models, *([self.model] if self.model else [])]),
+                may_force_complete=configuration.callers.may_force_complete,
+                channels=configuration.approvals.channels,
                 limits=limits,
                 audit=audit,
                 uid=self.state_path.stat().st_uid,
@@ -434,6 +429,11 @@ class Runtime:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         return await self._stack.__aexit__(kind, value, trace)
+
+    @property
+    def tools(self) -> Toolbox:
+        """The predicates of tools by full name, such as `await runtime.tools.is_read_only("db.query")`."""
+        return self.toolbox
 
     @property
     def service(self) -> Runner:
@@ -539,7 +539,8 @@ class Runtime:
             self._use_file(file)
         elif path is not None:
             servers = servers_in(path)
-            if not self._is_own_file(path):
+            # Pursuit itself wrote the mission files of attempts at problems beside its ledger.
+            if path.resolve().parent != self.state_path.resolve().parent / OWN_FILES:
                 require_trusted([of_servers(path, servers)])
             self._add_servers(path, servers)
 
@@ -549,7 +550,7 @@ class Runtime:
         Raises `ValidationFailed`, and then nothing has changed. `check` gets the names of the servers that there will
         be, and may raise, too. The toolbox uses the new policy at once; a running mission keeps its own.
         """
-        configuration = Configuration() if self._path is None else _trusted_configuration(self._path)
+        configuration = Configuration.model_construct() if self._path is None else _trusted_configuration(self._path)
         configured = self._not_in_process(configuration)
         kept = {name: server for name, server in self._from_files.items() if name not in configured}
         if check is not None:
@@ -570,10 +571,6 @@ class Runtime:
         self._add_servers(file.path, file.servers)
         self.runner.driver.place.callables.update(_code_of(file))
 
-    def _is_own_file(self, path: Path) -> bool:
-        """Whether it is a mission file that Pursuit wrote beside its ledger, for an attempt at a problem."""
-        return path.resolve().parent == self.state_path.resolve().parent / OWN_FILES
-
     def _add_servers(self, path: Path, servers: Mapping[str, ServerConfig]) -> None:
         """Adds the servers of a mission file; a name that another server already has is a fault."""
         known = {**self._configured, **self._from_files}
@@ -584,7 +581,7 @@ class Runtime:
             for name, server in servers.items()
             if name == FLEET
             or name in self._servers
-            or (name in known and replace(known[name], operators=False) != server)
+            or (name in known and known[name].model_copy(update={"operators": False}) != server)
         ]
         if faults:
             raise ValidationFailed(faults)
@@ -626,13 +623,22 @@ class Runtime:
         return {**self._servers, COMMANDS_SERVER: CommandUpstream(configuration.commands, self.tasks)}
 
     def _open_ledger(self, path: Path) -> Ledger:
-        settings = self._settings
-        return open_ledger(path, lease=settings.get("lease_seconds"), migrate=settings.get("migrate_ledger", 1) != 0)
+        return open_ledger(path, lease=self._settings.lease_seconds, migrate=self._settings.migrate_ledger != 0)
 
     def _open_placement(self, path: Path) -> Placement | None:
-        names = {"worker_heartbeat": "heartbeat", "worker_poll": "dequeue"}
-        given = {part: self._settings[name] for name, part in names.items() if name in self._settings}
-        return open_placement(path, migrate=self._settings.get("migrate_ledger", 1) != 0, **given)
+        given = self._settings.given(heartbeat="worker_heartbeat", dequeue="worker_poll")
+        found, table = open_placement(path, **given), self._placement_table
+        if found is None or table.kind == "postgres":
+            return found
+        try:
+            from pursuit.temporal.placement import TemporalPlacement, TemporalSettings  # noqa: PLC0415 - few have it
+        except ImportError as error:
+            why = f"missions placed by Temporal need a package: pip install 'pursuit[temporal]' ({error})"
+            raise ExtraMissing(why, extra="temporal") from None
+        key = None if table.key is None else expand_variables(table.key, os.environ)[0]
+        lease = self._settings.given(lease="lease_seconds")
+        settings = TemporalSettings(address=table.address, namespace=table.namespace, tls=table.tls, key=key, **lease)
+        return TemporalPlacement(settings, found)
 
     def worker(self, **settings: Any) -> RunLoop:
         """A worker that drives missions with the servers of this runtime; `settings` are those of `LoopSettings`.
@@ -648,7 +654,7 @@ class Runtime:
             )
         has = [f"{CHECK}{name}" for name in self.runner.checks]
         has += [f"{CODE}{name}" for name in self.runner.driver.place.callables]
-        lease = self._settings.get("lease_seconds", LEASE_SECONDS)
+        lease = self._settings.lease_seconds or LEASE_SECONDS
         return RunLoop(
             self.runner,
             self.use_servers_of,
@@ -663,7 +669,7 @@ class Runtime:
             return self._config
         path = Path(self._config) if self._config is not None else find_configuration(Path.cwd())
         if path is None:
-            return Configuration()
+            return Configuration.model_construct()
         return _trusted_configuration(path)
 
 
@@ -704,29 +710,20 @@ async def open_toolbox(
     async with Pool(everything, commands, network=configuration.policy.network) as pool:
         protected = own_files(configuration, state)
         policy = replace(configuration.policy, mode=mode or configuration.policy.mode, protected=protected)
-        yield _toolbox(ToolHost(pool, policy), replace(configuration, servers=everything))
+        yield _toolbox(ToolHost(pool, policy), configuration.model_copy(update={"servers": everything}))
 
 
-@asynccontextmanager
-async def open_planner(
-    configuration: Configuration,
-    state: Path,
-    *,
-    file: MissionFile,
-    mode: Mode | None = None,
-) -> AsyncGenerator[Planner]:
-    """A planner, which shows the first proposal of a trusted mission file; the ledger at `state` is not opened."""
+async def first_proposal(
+    configuration: Configuration, state: Path, file: MissionFile, *, mode: Mode | None = None
+) -> dict[str, Any]:
+    """The first proposal of a trusted mission file; the ledger at `state` is not opened."""
     access = model_access(configuration)
-    place = DrivingPlace(access=access, callables={*configuration.callables, *_code_of(file)})
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(access.models.aclose)
-        toolbox = await stack.enter_async_context(open_toolbox(configuration, state, mode=mode, servers=file.servers))
-        yield Planner(
-            host=toolbox.host,
-            checks=configuration.checks,
-            place=place,
-            model_timeout=engine_settings(configuration.settings).model_timeout,
-        )
+    place = DrivingPlace(access=access, callables={*configuration.proposers.callables, *_code_of(file)})
+    try:
+        async with open_toolbox(configuration, state, mode=mode, servers=file.servers) as toolbox:
+            return await toolbox.plan(file.mission, place)
+    finally:
+        await access.models.aclose()
 
 
 def run(
@@ -745,7 +742,7 @@ def run(
     """
 
     async def main() -> Report:
-        own = Configuration() if config is None else config
+        own = Configuration.model_construct() if config is None else config
         async with Runtime(state=state, config=own, servers=servers, tools=tools) as runtime:
             return await runtime.pursue(mission)
 
@@ -771,7 +768,7 @@ def _toolbox(
         host=host,
         audit=audit,
         caller=caller,
-        checks=configuration.checks,
+        checks=configuration.named_checks,
         settings=engine_settings(configuration.settings),
         disabled=[name for name, server in configuration.servers.items() if not server.enabled],
     )

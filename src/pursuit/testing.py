@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import anyio
 import anyio.lowlevel
+from msgspec import convert, to_builtins
 
 from pursuit.errors import Conflict
 from pursuit.ledger.contract import (
@@ -39,7 +40,7 @@ from pursuit.ledger.contract import (
 )
 
 if TYPE_CHECKING:  # a small server starts quickly without them
-    from pursuit.ledger.placement import Again, Job, Placement, Requirements, WorkerRow
+    from pursuit.ledger.placement import Job, Placement, Requirements, Reschedule, WorkerRow
     from pursuit.upstream.listing import ToolTraits
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "ScriptedModel",
     "SmallServer",
     "check_placement",
+    "check_proposer",
     "check_task_store",
     "check_tool_traits",
     "temporary_ledger",
@@ -105,7 +107,7 @@ class InMemoryTaskStore:
         for draft in events:
             seq, before = len(stored) + 1, stored[-1].hash if stored else b""
             digest = hashlib.sha256(before + draft.body).digest()
-            stored = [*stored, StoredEvent(stream, seq, seq, now, draft.type, draft.body, digest)]
+            stored = [*stored, StoredEvent(stream, seq, now, draft.type, draft.body, digest)]
         head = Head(len(stored), stored[-1].hash)
         if row is None:
             row = StreamRow(name=stream, kind="task", status="", created_at=now, updated_at=now, head=head, summary={})
@@ -331,7 +333,7 @@ class RecordingWorker:
     name: str = "w"
     queues: tuple[str, ...] = ("default",)
     most: int | None = None
-    answers: dict[str, Again] = field(default_factory=dict[str, "Again"])
+    answers: dict[str, Reschedule] = field(default_factory=dict[str, "Reschedule"])
     """What comes of the next job of a key; it is done if nothing is said."""
     jobs: list[str] = field(default_factory=list[str])
     stopping: anyio.Event = field(default_factory=anyio.Event)
@@ -347,7 +349,7 @@ class RecordingWorker:
         """See `Serving.serves`."""
         return needs.queue in self.queues
 
-    async def work(self, job: Job) -> Again | None:
+    async def work(self, job: Job) -> Reschedule | None:
         """See `Serving.work`."""
         self.jobs.append(job.key)
         if len(self.jobs) == self.most:
@@ -362,7 +364,7 @@ def _must(holds: bool, what: str) -> None:
 
 async def check_placement(placement: Placement) -> None:
     """Checks that a `Placement` hands each job to a worker that serves it, when it is due."""
-    from pursuit.ledger.placement import Again, Requirements  # noqa: PLC0415 - see above
+    from pursuit.ledger.placement import Requirements, Reschedule  # noqa: PLC0415 - see above
 
     ours = Requirements()
     await placement.enqueue("later", ours, delay=1_000)
@@ -370,7 +372,7 @@ async def check_placement(placement: Placement) -> None:
     await placement.enqueue("again", ours, delay=1_000)
     await placement.enqueue("elsewhere", Requirements("another-queue"))
     _must((await placement.health()).queued == 3, "a key is one job, also if it is enqueued twice")
-    worker = RecordingWorker(most=2, answers={"again": Again(0.0)})
+    worker = RecordingWorker(most=2, answers={"again": Reschedule(0.0)})
     with anyio.fail_after(SECONDS):
         await placement.run(worker, 1)
     _must(worker.jobs == ["again", "again"], f"a job comes again if the worker says so, and no other: {worker.jobs}")
@@ -388,9 +390,9 @@ async def check_placement(placement: Placement) -> None:
 
 async def check_task_store(store: TaskStore) -> None:
     """Checks that a `TaskStore` keeps the events of tasks in order, under compare-and-set."""
-    from pursuit.tasks.record import new_task_id  # noqa: PLC0415 - see above
+    from pursuit.tasks.record import generate_task_id  # noqa: PLC0415 - see above
 
-    first, second = new_task_id(), new_task_id()
+    first, second = generate_task_id(), generate_task_id()
     _must(await store.row(first) is None and await store.read(first) == [], "an unknown task has no events and no row")
     drafts, body = [Draft("A", b"1"), Draft("B", b"2")], b"x" * 100_000
     digest = hashlib.sha256(body).hexdigest()
@@ -429,7 +431,7 @@ async def check_task_store(store: TaskStore) -> None:
     ended = await store.streams(kind="task", status="completed")
     _must([row.name for row in ended.rows] == [first], "tasks are listed by their status")
     await store.forget(first)
-    await store.forget(new_task_id())
+    await store.forget(generate_task_id())
     row = await store.row(first)
     _must(row is None or row.status == "forgotten", "a forgotten task is gone")
     _must(await store.read(first) == [] and await store.blob(digest) is None, "and so are its events and blobs")
@@ -448,7 +450,38 @@ def check_tool_traits(source: ToolTraits) -> None:
     _must(found == source.of(server, tool), "the same tool has the same traits")
     _must(found.destructive and not found.repeatable, "an annotation alone makes no tool look safer")
     _must({"read_only", "idempotent", "parallel_safe", "destructive"} <= found.why.keys(), "each answer has a reason")
-    reads = source.of(replace(server, tools={name: ToolOverride(read_only=True)}), tool)
+    reads = source.of(server.model_copy(update={"tools": {name: ToolOverride(read_only=True)}}), tool)
     _must(reads.read_only and not reads.destructive, "the operator says that it only reads")
-    writes = source.of(replace(server, trust_annotations=True, tools={name: ToolOverride(destructive=True)}), tool)
+    destroys = {"trust_annotations": True, "tools": {name: ToolOverride(destructive=True)}}
+    writes = source.of(server.model_copy(update=destroys), tool)
     _must(writes.destructive and not writes.read_only, "the operator says that it may destroy something")
+
+
+async def check_proposer(settings: Mapping[str, Any], tools: Sequence[Callable[..., Any]]) -> None:
+    """Checks that a kind of proposer works at a mission with these tools, and continues it in another runtime.
+
+    `settings` are those of a mission file: the kind's name and its own keys. The package must be installed.
+    """
+    from pursuit import Mission, Runtime, predicate  # noqa: PLC0415 - see above
+    from pursuit.core.proposing import ProposerFacts, read_settings  # noqa: PLC0415 - see above
+
+    wanted = {"directive": "Check it", "criteria": [predicate("False")], "budget": {"max_iterations": 2}}
+    mission = Mission.model_validate({**wanted, "proposer": settings})
+    read, facts = mission.proposer, mission.proposer.facts()
+    _must(facts == read.facts(), "the facts are a function of the settings")
+    _must(convert(to_builtins(facts), ProposerFacts) == facts, "the facts can be stored")
+    _must(read_settings(read.model_dump(mode="json")) == read, "the settings can be stored as JSON")
+    with temporary_ledger() as state:
+        handle = None
+        for done in (1, 2):
+            async with Runtime(state=state, tools=tools) as runtime:
+                handle = await runtime.start(mission) if handle is None else runtime.mission(handle.mission_id)
+                await handle.iterate()
+                status, shown = await handle.status(), (await handle.history(full=True)).iterations
+                proof = await runtime.verify()
+            failed = [reason for one in shown if one.strategy is not None for reason in one.strategy.failed]
+            _must(not failed, f"it proposes what can be called: {failed}")
+            if status.verdict_reason == "proposer_done":
+                break
+            _must(len(shown) == done, f"each time that it is asked it proposes an iteration: {len(shown)} of {done}")
+    _must(status.proposer == read.kind and not proof.faults, f"its mission verifies: {proof.faults}")

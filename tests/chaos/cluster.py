@@ -20,7 +20,7 @@ from pathlib import Path
 from history import History
 from quick_start import quick
 
-from pursuit.demo.local_postgres import LocalPostgres
+from local_postgres import LocalPostgres
 
 KINDS = ("kill", "stop", "cut", "restart", "clock")
 PROGRAM = Path(__file__).with_name("chaotic_worker.py")
@@ -202,7 +202,6 @@ class Cluster:
         match fault.kind:
             case "kill":
                 os.kill(pid, signal.SIGKILL)
-                assert place.process is not None
                 await place.process.wait()
                 await asyncio.sleep(fault.seconds)
                 await self.start(place)

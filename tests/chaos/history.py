@@ -74,9 +74,6 @@ def _gaps(history: History) -> Iterator[str]:
     for stream, events in history.events.items():
         if [event.seq for event in events] != list(range(1, len(events) + 1)):
             yield f"gap: the events of {stream} have the numbers {[event.seq for event in events]}"
-    positions = sorted(event.position for events in history.events.values() for event in events)
-    if positions != list(range(1, len(positions) + 1)):
-        yield "gap: the positions of all events are not 1, 2, 3 and so on"
 
 
 def _lost_appends(history: History) -> Iterator[str]:

@@ -9,14 +9,14 @@ import asyncio
 import json
 import os
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from cluster import KINDS, Cluster, schedule, takeovers
 from history import History, faults_of, read_history
 from postgres_server import TEMPLATE, VERSIONS, own_server
 
+from cluster import KINDS, Cluster, schedule, takeovers
 from pursuit import Runtime
 from pursuit.config.configuration import load_configuration
 from pursuit.config.mission_file import load_mission_file
@@ -69,7 +69,7 @@ class Size:
 
 
 SMALL = Size(
-    workers=3, missions=40, steps=18, ms=250, rounds=1, pause=2, lease=2,
+    workers=3, missions=12, steps=18, ms=500, rounds=1, pause=2, lease=2,
     settings="lease_seconds = 2\nworker_heartbeat = 0.5\nworker_poll = 0.5\n", options=("--concurrency", "7"),
 )  # fmt: skip
 # More room than missions, also without the workers that fell; each has five minutes of calls.
@@ -168,6 +168,15 @@ def test_a_seed_repeats_the_schedule_and_a_worker_is_always_spared() -> None:
 def test_nothing_is_lost_or_repeated_whatever_befalls_the_workers(tmp_path: Path) -> None:
     taken = chaos(tmp_path, SMALL, VERSIONS[0])
     assert taken, "no worker fell while it drove a mission: the run is too short to be a test"
+
+
+@pytest.mark.soak
+@pytest.mark.guarantee("chaos-loses-and-repeats-nothing")
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
+def test_on_temporal_nothing_is_lost_or_repeated_either(tmp_path: Path, temporal: str, size: Size) -> None:
+    table = f'[placement]\nkind = "temporal"\naddress = "{temporal}"\n'
+    taken = sorted(chaos(tmp_path, replace(size, settings=size.settings + table), VERSIONS[-1]))
+    print(f"{len(taken)} takeovers, p50 {taken[len(taken) // 2]:.1f} s")
 
 
 @pytest.mark.soak

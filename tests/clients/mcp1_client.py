@@ -30,7 +30,6 @@ class Mcp1Port:
 
     async def call(self, name: str, arguments: dict[str, Any], progress: list[Any] | None = None) -> tuple[bool, Any]:
         async def note(value: float, total: float | None, message: str | None) -> None:
-            assert progress is not None
             progress.append((value, total, message))
 
         told = None if progress is None else note
@@ -48,13 +47,13 @@ class Mcp1Port:
 
 
 @asynccontextmanager
-async def connected(target: str) -> AsyncIterator[ClientSession]:
+async def connected(target: str, **able: Any) -> AsyncIterator[ClientSession]:
     if target.startswith("http"):
-        async with streamable_http_client(target) as (read, write, _), ClientSession(read, write) as session:
+        async with streamable_http_client(target) as (read, write, _), ClientSession(read, write, **able) as session:
             yield session
     else:
         server = StdioServerParameters(**json.loads(target))
-        async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
+        async with stdio_client(server) as (read, write), ClientSession(read, write, **able) as session:
             yield session
 
 

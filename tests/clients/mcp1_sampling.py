@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
-from mcp import ClientSession, StdioServerParameters, types
-from mcp.client.stdio import stdio_client
-from mcp.client.streamable_http import streamable_http_client
+from mcp import types
+from mcp1_client import connected
 from sampling_mission import MISSION, TOOL, args_for, in_words
 
 
@@ -41,25 +38,13 @@ class Model:
         return types.CreateMessageResult(role="assistant", content=text, model="one-thirty")
 
 
-@asynccontextmanager
-async def connected(target: str, mode: str, model: Model) -> AsyncIterator[ClientSession]:
-    tools = types.SamplingToolsCapability() if mode == "native" else None
-    able: Any = {"sampling_callback": model, "sampling_capabilities": types.SamplingCapability(tools=tools)}
-    if target.startswith("http"):
-        async with streamable_http_client(target) as (read, write, _), ClientSession(read, write, **able) as session:
-            yield session
-    else:
-        server = StdioServerParameters(**json.loads(target))
-        async with stdio_client(server) as (read, write), ClientSession(read, write, **able) as session:
-            yield session
-
-
 async def main(target: str, mode: str) -> None:
     model = Model()
-    async with connected(target, mode, model) as session:
+    tools = types.SamplingToolsCapability() if mode == "native" else None
+    able = {"sampling_callback": model, "sampling_capabilities": types.SamplingCapability(tools=tools)}
+    async with connected(target, **able) as session:
         await session.initialize()
         started = (await session.call_tool("mission_start", MISSION)).structuredContent
-        assert started is not None
         run = {"session_id": started["session_id"], "max_iterations_this_call": 10}
         answer = (await session.call_tool("mission_iterate", run)).structuredContent
     print(json.dumps({"started": started, "answer": answer, "asked": model.asked}))

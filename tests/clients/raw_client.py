@@ -50,11 +50,9 @@ class RawClient:
         self._ids = 0
 
     def say(self, message: Message) -> None:
-        assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
 
     def hear(self) -> Message:
-        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             self._stderr.seek(0)
@@ -131,7 +129,6 @@ def talking(
         guard.start()
         try:
             yield RawClient(process, stderr, era, able or {}, answers or {})
-            assert process.stdin is not None
             process.stdin.close()
             if ends:
                 assert process.wait(120) == 0

@@ -27,7 +27,6 @@ class SdkPort:
 
     async def call(self, name: str, arguments: dict[str, Any], progress: list[Any] | None = None) -> tuple[bool, Any]:
         async def note(value: float, total: float | None, message: str | None) -> None:
-            assert progress is not None
             progress.append((value, total, message))
 
         told = None if progress is None else note

@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 import anyio
 import anyio.abc
 from anyio.streams.text import TextReceiveStream
+from quick_start import pursuit
 from stand_ins import StandIns, relaying
 
 PACKAGE = "@modelcontextprotocol/conformance"
 INSTALLED = Path(sys.prefix) / "conformance" / "node_modules" / PACKAGE
-PURSUIT = Path(sys.executable).with_name("pursuit")
 PINNED = Path(__file__).with_name("package.json")
 
 _LISTED = re.compile(r"^  - (\S+)", re.MULTILINE)
@@ -89,35 +89,23 @@ def known_scenarios() -> set[str]:
     return set(_LISTED.findall(listed.stdout))
 
 
-def run_suite(folder: Path, versions: Mapping[str, Mapping[str, Any]]) -> Judgement:
-    """Runs every scenario, at each version, against `pursuit serve`."""
+def run_suite(folder: Path, versions: Mapping[str, Mapping[str, Any]], stand_ins: StandIns | None = None) -> Judgement:
+    """Runs every scenario, at each version, against `pursuit serve`, with the stand-ins in place of fixtures."""
     judged = Judgement()
 
     async def main() -> None:
-        async with serving(folder, judged.notes) as url:
+        async with (
+            serving(folder, judged.notes) as url,
+            nullcontext(url) if stand_ins is None else relaying(url, stand_ins) as at,
+        ):
             for version, lists in versions.items():
 
                 def excused(scenario: str, check: Check, lists: Mapping[str, Any] = lists) -> bool:
+                    if stand_ins is not None:
+                        return scenario not in lists["pass_as"]
                     return scenario not in lists["pass"] or check.name in lists["checks_left_out"].get(scenario, ())
 
-                judged.checks[version] = await run_patiently(url, version, folder / version, excused)
-
-    anyio.run(main)
-    return judged
-
-
-def run_stand_ins(folder: Path, versions: Mapping[str, Mapping[str, Any]], stand_ins: StandIns) -> Judgement:
-    """Runs every scenario, at each version, against `pursuit serve` with the stand-ins in place of fixtures."""
-    judged = Judgement()
-
-    async def main() -> None:
-        async with serving(folder, judged.notes) as url, relaying(url, stand_ins) as relay:
-            for version, lists in versions.items():
-
-                def foreign(scenario: str, _check: Check, lists: Mapping[str, Any] = lists) -> bool:
-                    return scenario not in lists["pass_as"]
-
-                judged.checks[version] = await run_patiently(relay, version, folder / version, foreign)
+                judged.checks[version] = await run_patiently(at, version, folder / version, excused)
 
     anyio.run(main)
     return judged
@@ -164,7 +152,7 @@ def start_mission(folder: Path, text: str) -> str:
     """The id of a mission that is there before the server is; a configuration that asks nobody is beside it."""
     (folder / "pursuit.toml").write_text('[policy]\nmode = "auto"\n', encoding="utf-8")
     (folder / "mission.toml").write_text(text, encoding="utf-8")
-    words = [str(PURSUIT), "start", "mission.toml", "--json"]
+    words = [*pursuit(), "start", "mission.toml", "--json"]
     env = _environment(folder)
     done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
@@ -180,7 +168,7 @@ def _environment(folder: Path) -> dict[str, str]:
 async def serving(folder: Path, notes: list[str], *words: str) -> AsyncIterator[str]:
     """`pursuit serve` in a folder with a configuration: its address while it runs."""
     async with await anyio.open_process(
-        [str(PURSUIT), "serve", "--http", "--port", "0", "--no-token", *words],
+        [*pursuit(), "serve", "--http", "--port", "0", "--no-token", *words],
         cwd=folder,
         env=_environment(folder),
         stdin=subprocess.DEVNULL,

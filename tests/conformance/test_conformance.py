@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import suite
-from suite import Check, Judgement, known_scenarios, run_stand_ins, run_suite, start_mission
+from suite import Check, Judgement, known_scenarios, run_suite, start_mission
 
 SCENARIOS = Path(__file__).with_name("scenarios.toml").read_text(encoding="utf-8")
 LISTED: Mapping[str, Any] = tomllib.loads(SCENARIOS)
@@ -55,7 +55,7 @@ def with_stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Judgement:
     """`make soak` runs it: what it adds are scenarios about fixtures that are not ours."""
     folder = tmp_path_factory.mktemp("stand-ins")
     mission_id = start_mission(folder, MISSION)
-    return run_stand_ins(folder, VERSIONS, tomllib.loads(SCENARIOS.replace("MISSION", mission_id))["stand_ins"])
+    return run_suite(folder, VERSIONS, tomllib.loads(SCENARIOS.replace("MISSION", mission_id))["stand_ins"])
 
 
 def listed(kind: str) -> list[Any]:

@@ -98,13 +98,11 @@ def another_process(backend: Backend, folder: Path, body: str) -> Iterator[subpr
 
 
 def tell(process: subprocess.Popen[str], word: str) -> None:
-    assert process.stdin is not None
     process.stdin.write(f"{word}\n")
     process.stdin.flush()
 
 
 async def heard(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
     return (await anyio.to_thread.run_sync(process.stdout.readline)).strip()
 
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 from ledger_backends import Backend, another_process, check, digest, drafts, every_backend, heard, opened, tell
 
 from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable
-from pursuit.ledger.contract import ANY, Draft
+from pursuit.ledger.contract import ANY, Draft, Head, Ledger
+from pursuit.ledger.tombstones import own_audit
 from pursuit.testing import check_task_store
+
+
+async def appended(ledger: Ledger, *args: Any, **named: Any) -> Head:
+    return await ledger.append(*args, **named)
 
 
 @every_backend
@@ -23,7 +29,6 @@ async def test_events_come_back_as_they_went_in(backend: Backend, tmp_path: Path
             ("m1", 2, "b", b""),
         ]
         assert (head.seq, head.hash) == (2, events[-1].hash)
-        assert events[0].position < events[1].position
         assert [event.seq for event in await ledger.read("m1", after=1)] == [2]
         assert [event.seq for event in await ledger.read("m1", limit=1)] == [1]
         assert await ledger.read("m1", limit=0) == []
@@ -34,33 +39,6 @@ async def test_events_come_back_as_they_went_in(backend: Backend, tmp_path: Path
 async def test_a_ledger_is_a_store_of_tasks(backend: Backend, tmp_path: Path) -> None:
     async with opened(backend, tmp_path) as ledger:
         await check_task_store(ledger)
-
-
-@every_backend
-async def test_events_survive_a_reopening(backend: Backend, tmp_path: Path) -> None:
-    async with opened(backend, tmp_path) as ledger:
-        first = await ledger.append("m1", 0, drafts(1))
-        before = await ledger.verify()
-    async with opened(backend, tmp_path) as ledger:
-        assert [event.hash for event in await ledger.read("m1")] == [first.hash]
-        assert (await ledger.verify()).root == before.root
-        assert (await ledger.append("m1", 1, drafts(2))).seq == 2
-
-
-@every_backend
-async def test_compare_and_set(backend: Backend, tmp_path: Path) -> None:
-    async with check(backend, tmp_path) as ledger:
-        with pytest.raises(Conflict) as missing:
-            await ledger.append("m1", 3, drafts(1))
-        assert missing.value.details["actual"] == 0
-        assert await ledger.row("m1") is None
-        await ledger.append("m1", 0, drafts(1, 2))
-        for stale in (0, 1, 3):
-            with pytest.raises(Conflict) as conflict:
-                await ledger.append("m1", stale, drafts(9))
-            assert conflict.value.details["actual"] == 2
-        assert (await ledger.append("m1", ANY, drafts(3))).seq == 3
-        assert [event.body for event in await ledger.read("m1")] == [b"1", b"2", b"3"]
 
 
 @every_backend
@@ -79,7 +57,6 @@ async def test_a_conflict_fails_its_own_append_and_not_those_beside_it(backend: 
                 tasks.start_soon(append, number, stream, expected)
         assert outcomes == {0: 1, 1: "actual 1", 2: "actual 0", 3: 2, 4: 1}
         row = await ledger.row("a")
-        assert row is not None
         assert (row.status, row.head.seq) == ("3", 2)
         assert await ledger.row("b") is None
 
@@ -106,7 +83,7 @@ async def test_what_cannot_be_stored_is_refused(backend: Backend, tmp_path: Path
     async with check(backend, tmp_path) as ledger:
         for name in ("", "A", "../x", "-a", "a" * 129, "a.b", "a\n"):
             for call in (
-                ledger.append(name, ANY, drafts(1)),
+                appended(ledger, name, ANY, drafts(1)),
                 ledger.read(name),
                 ledger.row(name),
                 ledger.claim(name),
@@ -120,12 +97,12 @@ async def test_what_cannot_be_stored_is_refused(backend: Backend, tmp_path: Path
             with pytest.raises(InvalidArgument):
                 ledger.watch(name)
         for refused in (
-            ledger.append("m1", ANY, []),
-            ledger.append("m1", ANY, [Draft("\ud800", b"")]),
-            ledger.append("m1", ANY, drafts(1), kind="\ud800"),
-            ledger.append("m1", ANY, drafts(1), blobs={digest(b"x"): b"y"}),
-            ledger.append("m1", ANY, drafts(1), summary={"what": object()}),
-            ledger.append("m1", ANY, drafts(1), status="forgotten"),
+            appended(ledger, "m1", ANY, []),
+            appended(ledger, "m1", ANY, [Draft("\ud800", b"")]),
+            appended(ledger, "m1", ANY, drafts(1), kind="\ud800"),
+            appended(ledger, "m1", ANY, drafts(1), blobs={digest(b"x"): b"y"}),
+            appended(ledger, "m1", ANY, drafts(1), summary={"what": object()}),
+            appended(ledger, "m1", ANY, drafts(1), status="forgotten"),
         ):
             with pytest.raises(InvalidArgument):
                 await refused
@@ -139,14 +116,11 @@ async def test_the_row_says_what_the_last_appender_said(backend: Backend, tmp_pa
         first = await ledger.row("t1")
         head = await ledger.append("t1", 1, drafts(2))
         second = await ledger.row("t1")
-        assert first is not None
-        assert second is not None
         assert (second.kind, second.status, second.summary) == ("task", "working", {"goal": "é"})
         assert (second.head, second.created_at) == (head, first.created_at)
         assert second.updated_at >= first.updated_at
         await ledger.append("t1", 2, drafts(3), status="completed", summary={})
         last = await ledger.row("t1")
-        assert last is not None
         assert (last.status, last.summary) == ("completed", {})
 
 
@@ -166,7 +140,6 @@ async def test_appends_to_one_stream_that_share_a_commit_leave_the_last_head_and
                     tasks.start_soon(append, stream, number, summary)
         for stream, summary in (("m1", {"n": 2}), ("m2", {"n": 6}), ("m3", {})):
             row, events = await ledger.row(stream), await ledger.read(stream)
-            assert row is not None
             assert (row.head.seq, row.head.hash) == (3, events[-1].hash)
             assert row.summary == summary
         assert (await ledger.verify()).ok
@@ -194,7 +167,7 @@ async def test_pages_are_stable_while_others_append(backend: Backend, tmp_path: 
         names = {f"s{number}" for number in range(25)}
         async with anyio.create_task_group() as tasks:
             for name in sorted(names):
-                tasks.start_soon(ledger.append, name, 0, drafts(1))
+                tasks.start_soon(appended, ledger, name, 0, drafts(1))
         seen: list[str] = []
         cursor: str | None = None
         for page_number in range(100):
@@ -249,13 +222,12 @@ async def test_forgetting_keeps_shared_blobs_a_tombstone_and_earlier_roots(backe
         assert await ledger.blob(digest(mine)) is None
         assert await ledger.blob(digest(ours)) == ours
         row = await ledger.row("m1")
-        assert row is not None
         assert (row.status, row.head, row.summary) == ("forgotten", head, {})
         after = await ledger.verify(expect=before.root)
         assert (after.events, after.faults) == (2, ()), "one of m2, one of the audit"
-        assert [event.type for event in await ledger.read("audit")] == ["Forgotten"]
+        assert [event.type for event in await ledger.read(own_audit())] == ["Forgotten"]
         with pytest.raises(InvalidArgument, match="only missions, attempts and tasks can"):
-            await ledger.forget("audit")
+            await ledger.forget(own_audit())
         with pytest.raises(Conflict):
             await ledger.append("m1", 0, drafts(3))
         for expected in (2, ANY):
@@ -300,7 +272,7 @@ async def test_closing_finishes_what_is_queued_and_refuses_what_comes_later(back
     ledger = backend.open(tmp_path)
     async with anyio.create_task_group() as tasks:
         for number in range(10):
-            tasks.start_soon(ledger.append, f"m{number}", 0, drafts(1))
+            tasks.start_soon(appended, ledger, f"m{number}", 0, drafts(1))
         tasks.start_soon(ledger.close)
     with pytest.raises(LedgerUnavailable):
         await ledger.append("late", 0, drafts(1))

@@ -68,7 +68,6 @@ async def test_a_status_may_change_without_an_event(backend: Backend, tmp_path: 
         head = await ledger.append("a", 0, draft("one"), status="running", summary={"n": 1})
         assert await ledger.append("a", ANY, [], status="ended") == head
         row = await ledger.row("a")
-        assert row is not None
         assert (row.status, row.head, dict(row.summary)) == ("ended", head, {"n": 1})
         with pytest.raises(InvalidArgument):
             await ledger.append("b", ANY, [], status="ended")

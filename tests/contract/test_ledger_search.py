@@ -12,7 +12,7 @@ from ledger_backends import Backend, check, drafts, every_backend, opened
 
 from pursuit.errors import Conflict, InvalidArgument
 from pursuit.ledger.contract import Ledger
-from pursuit.ledger.sqlite import MOST_WORDS, search_words
+from pursuit.ledger.sqlite import MAX_WORDS, search_words
 
 TEXTS = {
     "m1": "Get p95 latency of the checkout under 200 ms\nCaching the basket lowered p95_latency_ms to 180.",
@@ -159,6 +159,6 @@ def test_any_text_is_a_safe_search(backend: Backend, tmp_path: Path) -> None:
 
 
 def test_what_is_looked_for_is_bounded() -> None:
-    assert len(search_words(" ".join(f"word{number}" for number in range(10_000)))) == MOST_WORDS
+    assert len(search_words(" ".join(f"word{number}" for number in range(10_000)))) == MAX_WORDS
     assert max(map(len, search_words("x" * 100_000))) <= 64
     assert search_words("Latency, latency; LATENCY") == ["latency"]

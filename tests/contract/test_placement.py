@@ -24,10 +24,11 @@ from pursuit.config.files import locate_state
 from pursuit.core.events import CallSettled, RunClaimed
 from pursuit.engine.driver import RunOrder
 from pursuit.errors import InvalidArgument, LedgerUnavailable
-from pursuit.ledger.placement import Again, Job, Requirements
+from pursuit.ledger.contract import Draft
+from pursuit.ledger.placement import Job, Requirements, Reschedule
 from pursuit.ledger.postgres import PostgresLedger
 from pursuit.ledger.postgres_schema import Link, migrate_up
-from pursuit.ledger.queue import PgQueuerPlacement, upgrade_queue
+from pursuit.ledger.queue import PostgresPlacement
 from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.service.approvals import Approvals
 from pursuit.service.run_loop import background_runs
@@ -44,8 +45,8 @@ def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def queue(address: str) -> AsyncIterator[PgQueuerPlacement]:
-    placement = PgQueuerPlacement.open(address, heartbeat=1.0, dequeue=0.1)
+async def queue(address: str) -> AsyncIterator[PostgresPlacement]:
+    placement = PostgresPlacement(address, heartbeat=1.0, dequeue=0.1)
     try:
         yield placement
     finally:
@@ -57,36 +58,22 @@ async def test_the_queue_keeps_the_contract_of_placements(new_database: NewDatab
         await check_placement(placement)
 
 
-async def test_a_key_is_one_job_and_the_sooner_time_counts(new_database: NewDatabase) -> None:
-    async with queue(new_database()) as placement:
-        await placement.enqueue("a", ANY_QUEUE, delay=1_000)
-        await placement.enqueue("b", ANY_QUEUE)
-        await placement.enqueue("b", ANY_QUEUE, delay=1_000)
-        assert (await placement.health()).queued == 2
-        await placement.enqueue("a", ANY_QUEUE)
-        one = RecordingWorker(most=3)
-        one.answers["a"] = Again(0.0)
-        await placement.run(one, 1)
-        assert one.jobs == ["b", "a", "a"]
-        assert (await placement.health()).queued == 0
-
-
 async def test_a_mission_that_is_not_free_yet_keeps_its_turn(new_database: NewDatabase) -> None:
     """Else one whose worker died, and whose lease has not run out, would wait behind all that were never begun."""
     async with queue(new_database()) as placement:
         for key in "abc":
             await placement.enqueue(key, ANY_QUEUE)
         one = RecordingWorker(most=4)
-        one.answers["a"] = Again(0.0, attempts=1)
+        one.answers["a"] = Reschedule(0.0, attempts=1)
         await placement.run(one, 1)
         assert one.jobs == ["a", "a", "b", "c"]
 
 
 async def test_missions_that_come_back_from_a_wait_starve_no_other_one(new_database: NewDatabase) -> None:
     class Paced(RecordingWorker):
-        async def work(self, job: Job) -> Again | None:
+        async def work(self, job: Job) -> Reschedule | None:
             await super().work(job)
-            return Again(0.001) if job.key.startswith("paced") else None
+            return Reschedule(0.001) if job.key.startswith("paced") else None
 
     async with queue(new_database()) as placement:
         for key in ("paced 1", "paced 2", "paced 3", "once", "last"):
@@ -105,9 +92,8 @@ async def test_a_caller_with_a_thousand_jobs_delays_another_by_one(new_database:
         with psycopg.connect(address, autocommit=True) as connection:
             # As `enqueue` would, which takes a second: the tags of one caller count up.
             connection.execute(
-                "INSERT INTO pursuit_queue.jobs (priority, entrypoint, payload, dedupe_key, headers, status) "
-                "SELECT -n, entrypoint, convert_to('a' || n, 'UTF8'), 'a' || n, headers, 'queued' "
-                "FROM pursuit_queue.jobs, generate_series(1, 999) n"
+                "INSERT INTO pursuit.jobs (key, needs, caller, tag, due, attempts) "
+                "SELECT 'a' || n, needs, caller, n, due, 0 FROM pursuit.jobs, generate_series(1, 999) n"
             )
         await placement.run(RecordingWorker(most=3), 1)
         await placement.enqueue("a1000", ANY_QUEUE, caller="a")
@@ -128,7 +114,7 @@ class Held(RecordingWorker):
         self.running: list[str] = []
         self.peak = 0
 
-    async def work(self, job: Job) -> Again | None:
+    async def work(self, job: Job) -> Reschedule | None:
         self.running.append(job.key)
         self.peak = max(self.peak, sum(key.startswith("a") for key in self.running))
         async with self.began:
@@ -174,36 +160,58 @@ async def test_a_caller_alone_gets_all_its_jobs_done_on_a_small_worker(
         assert one.jobs == ["a", "b", "c", "d"]
 
 
-async def test_a_job_of_a_release_that_chose_by_requirements_alone_runs_in_its_turn(new_database: NewDatabase) -> None:
+async def test_a_job_whose_mission_is_locked_or_driven_is_passed_over(new_database: NewDatabase) -> None:
     address = new_database()
+    ledger = PostgresLedger.open(address)
     async with queue(address) as placement:
-        with psycopg.connect(address, autocommit=True) as connection:
-            connection.execute(
-                "INSERT INTO pursuit_queue.jobs (priority, entrypoint, payload, dedupe_key, headers, status) "
-                "SELECT -n, '[\"default\"]', convert_to('a' || n, 'UTF8'), 'a' || n, "
-                """'{"caller": "a", "attempts": 0}', 'queued' FROM generate_series(0, 2) n"""
-            )
-            await placement.enqueue("a3", ANY_QUEUE, caller="a")
-            await placement.enqueue("b0", ANY_QUEUE, caller="b")
-            one = RecordingWorker(most=5)
-            one.answers["a0"] = Again(1_000.0)
-            await placement.run(one, 1)
-            assert one.jobs == ["a0", "b0", "a1", "a2", "a3"]
-            (form,) = connection.execute("SELECT entrypoint FROM pursuit_queue.jobs").fetchall()[0]
-        with pytest.raises(ValueError, match="Extra data"):  # so a worker of that release leaves it alone
-            Requirements.of(form)
-
-
-async def test_a_worker_takes_another_job_while_the_next_one_goes_to_another_worker(new_database: NewDatabase) -> None:
-    address = new_database()
-    async with queue(address) as placement:
-        for caller in "ab":
-            await placement.enqueue(caller, ANY_QUEUE, caller=caller)
+        for key in ("locked", "driven", "free"):
+            await ledger.append(key, 0, [Draft("numbered", b"1")])
+            await placement.enqueue(key, ANY_QUEUE)
+        claim = await ledger.claim("driven")
+        assert claim is not None
         with psycopg.connect(address) as connection:
-            connection.execute("SELECT 1 FROM pursuit_queue.jobs WHERE dedupe_key = 'a' FOR UPDATE")
+            connection.execute("SELECT 1 FROM pursuit.streams WHERE name = 'locked' FOR NO KEY UPDATE")
             one = RecordingWorker(most=1)
             await placement.run(one, 1)
-            assert one.jobs == ["b"]
+            assert one.jobs == ["free"]
+        await claim.release()
+        two = RecordingWorker(most=2)
+        await placement.run(two, 1)
+        assert sorted(two.jobs) == ["driven", "locked"]
+    await ledger.close()
+
+
+async def test_a_job_that_is_enqueued_while_it_is_done_is_done_once_more(new_database: NewDatabase) -> None:
+    class Told(RecordingWorker):
+        async def work(self, job: Job) -> Reschedule | None:
+            if not self.jobs:
+                await placement.enqueue(job.key, ANY_QUEUE, delay=0.05)
+            return await super().work(job)
+
+    async with queue(new_database()) as placement:
+        await placement.enqueue("a", ANY_QUEUE)
+        one = Told(most=2)
+        await placement.run(one, 1)
+        assert one.jobs == ["a", "a"]
+        assert (await placement.health()).queued == 0
+
+
+async def test_the_job_of_a_worker_that_died_goes_to_another_one_whatever_was_enqueued_meanwhile(
+    new_database: NewDatabase,
+) -> None:
+    address = new_database()
+    async with queue(address) as placement:
+        await placement.enqueue("a", ANY_QUEUE)
+        with psycopg.connect(address, autocommit=True) as connection:
+            taken = "SELECT key FROM pursuit.take('gone', ARRAY[%s], '{}', 0.3)"
+            assert connection.execute(taken, (str(ANY_QUEUE),)).fetchall() == [("a",)]
+            assert connection.execute(taken, (str(ANY_QUEUE),)).fetchall() == []
+        await placement.enqueue("a", ANY_QUEUE, delay=1_000)
+        one = RecordingWorker(most=1)
+        await placement.run(one, 1)
+        assert one.jobs == ["a"]
+        with psycopg.connect(address, autocommit=True) as connection:  # the dead one comes back, too late
+            connection.execute("SELECT pursuit.finish('a', 'gone', NULL, '[]', 0, false)")
 
 
 async def test_a_job_goes_to_a_worker_that_has_what_it_needs_and_an_order_to_the_one_that_it_names(
@@ -216,15 +224,16 @@ async def test_a_job_goes_to_a_worker_that_has_what_it_needs_and_an_order_to_the
         await placement.enqueue("anywhere", ANY_QUEUE)
         with psycopg.connect(placement._address, autocommit=True) as connection:
             connection.execute(
-                "INSERT INTO pursuit_queue.jobs (priority, entrypoint, status) VALUES (9, 'new form', 'queued')"
+                "INSERT INTO pursuit.jobs (key, needs, caller, tag, due, attempts) "
+                "VALUES ('x', 'new form', '', -9, now(), 0)"
             )
             connection.execute(
-                "INSERT INTO pursuit_queue.workers VALUES ('newer', %s, now() - interval '1 hour')",
-                (json.dumps({**asdict(RecordingWorker("newer").about()), "colour": ["red"], "heartbeat": 10}),),
+                "INSERT INTO pursuit.workers VALUES ('newer', %s, now() - interval '1 hour', now())",
+                (json.dumps({**asdict(RecordingWorker("newer").about()), "colour": ["red"]}),),
             )
             connection.execute(
-                "INSERT INTO pursuit_queue.workers VALUES ('slow', %s, now() - interval '10 s')",
-                (json.dumps({**asdict(RecordingWorker("slow", queues=()).about()), "heartbeat": 10}),),
+                "INSERT INTO pursuit.workers VALUES ('slow', %s, now() - interval '10 s', now() + interval '10 s')",
+                (json.dumps(asdict(RecordingWorker("slow", queues=()).about())),),
             )
         one, two = RecordingWorker("one", most=1), RecordingWorker("two", queues=("gpu",), most=2)
         health = await placement.health()
@@ -241,13 +250,13 @@ async def test_a_worker_survives_lost_connections_and_a_look_costs_one_statement
     new_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    plain = psycopg.AsyncRawCursor.execute
+    plain = Link.ask
 
-    async def counted(self: Any, query: Any, *args: Any, **more: Any) -> Any:
-        asked.append(str(query))
+    async def counted(self: Any, query: str, *args: Any, **more: Any) -> Any:
+        asked.append(query)
         return await plain(self, query, *args, **more)
 
-    monkeypatch.setattr(psycopg.AsyncRawCursor, "execute", counted)
+    monkeypatch.setattr(Link, "ask", counted)
     address = new_database()
     async with queue(address) as placement, anyio.create_task_group() as tasks:
         one = RecordingWorker()
@@ -266,51 +275,32 @@ async def test_a_worker_survives_lost_connections_and_a_look_costs_one_statement
         while (await placement.health()).running:
             await anyio.sleep(0.01)
         asked.clear()
-        while sum("SELECT entrypoint" in query for query in asked) < 10:
+        while sum("SELECT DISTINCT needs" in query for query in asked) < 10:
             await anyio.sleep(0.01)
-        # Now and then it says that it is there, and asks whether it hears of jobs.
-        rare = ("SELECT entrypoint", "INSERT INTO pursuit_queue.workers", "pg_notify")
+        # Now and then it says that it is there.
+        rare = ("SELECT DISTINCT needs", "pursuit.announce")
         assert [query for query in asked if not any(one in query for one in rare)] == []
         one.stopping.set()
 
 
-async def test_a_worker_that_cannot_remove_old_rows_still_announces_itself(new_database: NewDatabase) -> None:
-    address = new_database()
-    one, placement = RecordingWorker(), PgQueuerPlacement.open(address, heartbeat=0.4, dequeue=0.1)
-    async with anyio.create_task_group() as tasks:
-        with psycopg.connect(address, autocommit=True) as connection:
-            connection.execute(
-                "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not now'; END $$; "
-                "CREATE TRIGGER refuse BEFORE DELETE ON pursuit_queue.jobs_log EXECUTE FUNCTION refuse()"
-            )
-            tasks.start_soon(placement.run, one, 1)
-            seen: set[Any] = set()
-            while len(seen) < 2:
-                seen |= set(connection.execute("SELECT seen FROM pursuit_queue.workers").fetchall())
-                await anyio.sleep(0.01)
-        one.stopping.set()
-    await placement.close()
-
-
-async def test_a_role_that_may_run_pursuit_may_use_the_queue_and_not_make_it(new_database: NewDatabase) -> None:
+async def test_a_role_that_may_run_pursuit_may_use_the_jobs_and_not_change_them(
+    new_database: NewDatabase,
+) -> None:
     address, role = new_database(), f"runner_{os.getpid()}"
     limited = address.replace("pursuit@", f"{role}@")
     with psycopg.connect(address, autocommit=True) as connection:
         connection.execute(cast("LiteralString", f"CREATE ROLE {role} LOGIN"))
         try:
             with pytest.raises(LedgerUnavailable, match="migrate up --role"):
-                PgQueuerPlacement.open(limited)
-
-            async def scene() -> None:
-                await upgrade_queue(address, role)
-                async with queue(limited) as placement:
-                    await placement.enqueue("a", ANY_QUEUE)
-                    one = RecordingWorker(most=1)
-                    await placement.run(one, 1)
-                    assert one.jobs == ["a"]
-
+                PostgresLedger.open(limited)
             migrate_up(address, role)
-            await scene()
+            async with queue(limited) as placement:
+                await placement.enqueue("a", ANY_QUEUE)
+                one = RecordingWorker(most=1)
+                await placement.run(one, 1)
+                assert one.jobs == ["a"]
+            with psycopg.connect(limited) as there, pytest.raises(psycopg.errors.InsufficientPrivilege):
+                there.execute("DELETE FROM pursuit.jobs")
         finally:
             connection.execute(cast("LiteralString", f"DROP OWNED BY {role}"))
             connection.execute(cast("LiteralString", f"DROP ROLE {role}"))
@@ -348,7 +338,6 @@ async def working(runtime: Runtime, name: str = "w", **settings: Any) -> AsyncIt
     worker = runtime.worker(name=name, version="0", sweep_seconds=0.2, **{"grace": 5.0, **settings})
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(worker.run)
-        assert runtime.placement is not None
         while name not in {one.name for one in (await runtime.placement.health()).workers}:
             await anyio.sleep(0.01)
         try:
@@ -457,7 +446,6 @@ async def test_a_worker_that_drains_waits_for_a_call_that_became_a_task(new_data
             while worker.about().jobs:  # no worker holds it
                 await anyio.sleep(0.01)
             worker.stop()
-            assert two.placement is not None
             while (await two.placement.health()).workers:
                 await anyio.sleep(0.01)
             gate.release.set()
@@ -494,7 +482,6 @@ async def test_a_look_for_lost_jobs_reads_nothing_for_each_mission_that_waits_fo
 
 async def test_an_order_drains_a_worker(new_database: NewDatabase) -> None:
     async with runtime(new_database(), measure) as here, working(here, "mine", concurrency=1) as worker:
-        assert here.placement is not None
         await here.placement.enqueue("worker:mine:drain", Requirements("worker:mine"))
         await worker.stopping.wait()
 
@@ -582,12 +569,12 @@ machine_wait = 1.5
         worker.stop()
     async with machine("b") as two, working(two, "two"):
         said = (await two.runner.status(name)).placement
-        assert said.endswith("which runs on a: no worker is live there")
+        assert said.endswith(" on a, where no worker is live")
         await two.tasks.maintain()
         await until(two, name, ended)
         (settled,) = await events_of(two, name, CallSettled)
         assert settled.outcome == "unknown"
-        assert "it ran on a, which has not been heard of for 1.5 s" in str(settled.error)
+        assert "it ran on a, which has been silent for 1.5 s" in str(settled.error)
     assert marks.read_text() == "mark\n"
 
 

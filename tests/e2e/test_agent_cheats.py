@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import sys
 from pathlib import Path
 
 import pytest
-from agent_stage import AgentPlace, library
-from cli_stage import BEAM, DESIGN
+from agent_stage import AgentPlace, library, quick_beam
+from cli_stage import DESIGN
 
 CHEAT = "raise SystemExit(0)"
 WHO = "git -c user.name=a -c user.email=a@localhost"
@@ -26,8 +27,6 @@ def test_no_setting_of_git_swaps_a_protected_file(tmp_path: Path, trick: str) ->
     place.mission(budget="max_iterations = 1")
     done = place.json("run", "fix.toml", code=3)
     assert done["criteria"][0]["evidence"]["exit_code"]["value"] == 1
-    told = [one for one in done["warnings"] if "changed while the agent worked (turn 1)" in one]
-    assert ("refs/replace/" if trick == REPLACE else "config") in told[0]
 
 
 FORGE = (
@@ -77,8 +76,9 @@ def test_a_start_that_the_agent_has_moved_does_not_count_for_another_process(tmp
 
 def test_no_filter_of_the_agent_makes_the_branch(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
-    attributes = "echo 'lib.py filter=x' > $(git rev-parse --git-common-dir)/info/attributes"
-    trick = f"git config filter.x.clean 'touch {mark}; sed s/2/666/' && {attributes}"
+    theirs = f"{tmp_path}/repo/.git"
+    attributes = f"mkdir -p {theirs}/info && echo 'lib.py filter=x' > {theirs}/info/attributes"
+    trick = f"git --git-dir={theirs} config filter.x.clean 'touch {mark}; sed s/2/666/' && {attributes}"
     place = AgentPlace(tmp_path, [[{"run": trick}, {"write": library(2)}]])
     place.mission()
     done = place.json("run", "fix.toml")
@@ -98,18 +98,12 @@ def test_a_turn_without_a_snapshot_is_not_checked_on_an_older_tree(tmp_path: Pat
     assert "lib.py" in done["criteria"][1]["evidence"]["error"]
 
 
-def test_a_change_of_the_users_own_files_is_told(tmp_path: Path) -> None:
-    place = AgentPlace(tmp_path, [[{"run": f"echo mine >> {tmp_path}/repo/lib.py"}, {"write": library(2)}]])
-    place.mission()
-    done = place.json("run", "fix.toml")
-    (told,) = [one for one in done["warnings"] if "changed while the agent worked (turn 1)" in one]
-    assert "lib.py" in told, told
-
-
 STATE = """
 import pathlib
 from lib import value
-stopped = pathlib.Path("/proc", pathlib.Path({pid!r}).read_text().strip(), "stat").read_text().split()[2]
+mark = b"sleep\\0" + {mark!r}.encode()
+found = [one.parent for one in pathlib.Path("/proc").glob("[0-9]*/cmdline") if one.read_bytes().startswith(mark)]
+stopped = (found[0] / "stat").read_text().split()[2]
 print("the agent's process is", stopped)
 raise SystemExit(value() != 2 or stopped != "T")
 """
@@ -118,11 +112,11 @@ raise SystemExit(value() != 2 or stopped != "T")
 @pytest.mark.guarantee("an-agent-is-believed-by-its-checks-alone")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_no_process_of_the_agent_runs_while_the_checks_do(tmp_path: Path) -> None:
-    pid = tmp_path / "pid"
+    mark = f"3600.{secrets.randbelow(10**9)}"
     # In a session of its own, without the environment of the agent, and no child of it any more.
-    start = f"env -i setsid sh -c 'sleep 3600 & echo $! > {pid}'"
+    start = f"env -i setsid sh -c 'sleep {mark} &'"
     place = AgentPlace(tmp_path, [[{"run": start}, {"write": library(3)}], [{"write": library(2)}]])
-    (place.repository / "tests" / "check.py").write_text(STATE.format(pid=str(pid)), encoding="utf-8")
+    (place.repository / "tests" / "check.py").write_text(STATE.format(mark=mark), encoding="utf-8")
     place.mission()
     assert place.json("run", "fix.toml")["iteration_count"] == 2
     assert "the agent's process is T" in place.prompts[1]
@@ -157,14 +151,14 @@ def test_the_expected_file_of_a_configured_command_is_one_of_the_agent(tmp_path:
 
 def test_a_check_by_a_server_is_warned_about(tmp_path: Path) -> None:
     place = AgentPlace(tmp_path, [[]])
-    place.write("pursuit.toml", BEAM)
+    place.write("pursuit.toml", quick_beam())
     path = place.mission(rest='tool_allowlist = ["beam.evaluate"]')
     text = re.sub(
         r'command = .*tests.check"\]\ncwd = "repo"', f'tool_name = "evaluate"\nargs = {DESIGN}', path.read_text()
     )
     path.write_text(text, encoding="utf-8")
     (warning,) = place.json("start", "fix.toml")["warnings"]
-    assert "'check' calls beam.evaluate, which checks the files of its server, and not the agent's worktree" in warning
+    assert "'check' calls beam.evaluate, which checks its server's files instead of the agent's worktree" in warning
 
 
 NESTED = {
@@ -223,7 +217,7 @@ def test_a_result_that_is_not_finished_is_applied_only_if_asked_for(tmp_path: Pa
     place.mission(budget="max_iterations = 1")
     mission = place.json("run", "fix.toml", code=3)["session_id"]
     said = place.ask("workspace", "apply", mission, code=2)[1]
-    assert "and not completed (unmet: check)" in said and "--unfinished" in said
+    assert "not completed (unmet: check)" in said and "--unfinished" in said
     assert "return 1" in (place.repository / "lib.py").read_text(encoding="utf-8")
     assert place.json("workspace", "apply", mission, "--unfinished")["applied"] == ["lib.py"]
 
@@ -247,7 +241,7 @@ def test_an_agent_cannot_act_as_the_operator_of_its_mission(tmp_path: Path) -> N
     script = tmp_path / "acts.py"
     # Without the environment of the agent, in a session of its own, and no child of it any more.
     run = f"(env -i HOME={tmp_path} PURSUIT_TRUST=1 setsid {sys.executable} {script} & wait)"
-    place = AgentPlace(tmp_path, [[{"run": run}, {"write": library(2)}]])
+    place = AgentPlace(tmp_path, [[{"run": run}, {"write": library(2)}]], isolated=False)
     text = OPERATOR.format(path=sys.path, state=str(place.ledger), mission=str(place.mission()), out=str(out))
     script.write_text(text, encoding="utf-8")
     done = place.json("run", "fix.toml")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from agent_stage import AgentPlace, library
-from cli_stage import BEAM
+from agent_stage import AgentPlace, library, quick_beam
 
 COST = """
 [[criteria]]
@@ -23,7 +22,7 @@ CALL = {"call": {"tool": "beam__evaluate", "args": {"h": 0.5, "l": 3.0, "t": 5.0
 def test_a_call_of_the_agent_is_a_call_of_the_mission(tmp_path: Path) -> None:
     wrong = {"call": {"tool": "beam__evaluate", "args": {"h": "x"}}}
     place = AgentPlace(tmp_path, [[wrong, CALL, {"write": library(2)}]])
-    place.write("pursuit.toml", BEAM + '[policy]\nmode = "ask"\n')
+    place.write("pursuit.toml", quick_beam() + '[policy]\nmode = "ask"\n')
     place.mission(rest='tool_allowlist = ["beam.evaluate"]' + COST)
     done = place.json("run", "fix.toml")
     assert done["status"] == "completed" and done["metrics"]["cost"] > 0
@@ -37,7 +36,7 @@ def test_a_call_of_the_agent_is_a_call_of_the_mission(tmp_path: Path) -> None:
 
 def test_a_call_that_needs_approval_waits_for_it(tmp_path: Path) -> None:
     place = AgentPlace(tmp_path, [[CALL, {"write": library(2)}]])
-    place.write("pursuit.toml", BEAM.replace("read_only = true", "") + '[policy]\nmode = "ask"\n')
+    place.write("pursuit.toml", quick_beam().replace("read_only = true", "") + '[policy]\nmode = "ask"\n')
     place.mission(rest='tool_allowlist = ["beam.evaluate"]' + COST, proposer="permission_seconds = 0")
     assert place.json("run", "fix.toml", code=4)["waiting_for"] == "approval"
     assert "end your turn" in place.turns()[0]["text"]
@@ -51,7 +50,7 @@ def test_a_call_that_needs_approval_waits_for_it(tmp_path: Path) -> None:
 def test_a_yes_for_the_tool_covers_the_next_call(tmp_path: Path) -> None:
     again = {"call": {**CALL["call"], "args": {**CALL["call"]["args"], "h": 0.6}}}
     place = AgentPlace(tmp_path, [[CALL, {"write": library(2)}], [CALL, again, {"write": library(2)}]])
-    place.write("pursuit.toml", BEAM.replace("read_only = true", "") + '[policy]\nmode = "ask"\n')
+    place.write("pursuit.toml", quick_beam().replace("read_only = true", "") + '[policy]\nmode = "ask"\n')
     place.mission(rest='tool_allowlist = ["beam.evaluate"]' + COST, proposer="permission_seconds = 0")
     assert place.json("run", "fix.toml", code=4)["waiting_for"] == "approval"
     place.ask("approve", "--all", "--for", "mission")

@@ -8,11 +8,11 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from agent_stage import AGENT, CHECK, AgentPlace, library
-from cli_stage import BEAM
 
 from pursuit.config.mission_file import load_mission_file
 from pursuit.config.trust import of_mission
@@ -57,9 +57,9 @@ def test_an_agent_works_in_a_worktree_until_the_checks_pass(tmp_path: Path) -> N
     assert place.json("verify")["ok"]
 
     # The prompt has the evidence of the check that the runtime itself ran, and says what does not count.
-    assert "Make value() return 2." in place.prompts[0] and "not checked yet" in place.prompts[0]
+    assert "Make value() return 2." in place.prompts[0] and "# Criteria" in place.prompts[0]
     assert "value is 3" in place.prompts[1] and "protected files" in place.prompts[1]
-    assert "Budget left: 3 turns." in place.prompts[1]
+    assert "Used so far: max_iterations 1 of 4" in place.prompts[1]
     assert "Warning: " in place.prompts[1] and "changes that are not committed" in place.prompts[1]
     assert [one["method"] for one in place.heard][:3] == ["initialize", "session/new", "session/prompt"]
 
@@ -109,7 +109,7 @@ def test_a_result_is_taken_over_or_removed(tmp_path: Path) -> None:
     assert place.git("for-each-ref", "--format=%(refname)", "refs/pursuit") == ""
     assert place.git("worktree", "list").count("\n") == 0
     assert place.git("branch", "--list", "pursuit/*") != ""
-    assert "was dropped" in place.ask("workspace", "diff", mission, code=2)[1]
+    assert "was removed" in place.ask("workspace", "diff", mission, code=2)[1]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,8 @@ if agent.exists():
 
 def test_an_agent_that_ends_between_two_turns_is_started_again(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    place = AgentPlace(tmp_path, [[{"write": library(3)}, {"run": f"echo $PPID > {pid}"}], [{"write": library(2)}]])
+    plan = [[{"write": library(3)}, {"run": f"echo $PPID > {pid}"}], [{"write": library(2)}]]
+    place = AgentPlace(tmp_path, plan, isolated=False)  # else it has another number inside
     check = GONE.format(pid=str(pid)) + CHECK
     (place.repository / "tests" / "check.py").write_text(check, encoding="utf-8")
     place.mission()
@@ -219,16 +220,12 @@ def test_a_flood_of_updates_and_stray_lines_change_nothing(tmp_path: Path) -> No
     assert ended(place)["text"] == "done"
 
 
-@pytest.mark.parametrize(
-    ("endless", "seconds", "said"),
-    [({"flood": 0}, 3, "no answer within 3 s"), ({"line": 20_000_000}, 600, "a line of more than")],
-)
-def test_output_without_an_end_is_cut(tmp_path: Path, endless: dict[str, int], seconds: int, said: str) -> None:
-    place = AgentPlace(tmp_path, [[{"write": library(3)}, endless], [{"write": library(2)}]])
-    place.mission(proposer=f"turn_seconds = {seconds}")
+def test_a_line_without_an_end_is_cut(tmp_path: Path) -> None:
+    place = AgentPlace(tmp_path, [[{"write": library(3)}, {"line": 20_000_000}], [{"write": library(2)}]])
+    place.mission()
     assert place.json("run", "fix.toml")["status"] == "completed"
     first, second = place.turns()
-    assert (first["outcome"], second["outcome"]) == ("unknown", "ok") and said in str(first["error"])
+    assert (first["outcome"], second["outcome"]) == ("unknown", "ok") and "a line of more than" in str(first["error"])
 
 
 def test_a_question_after_the_end_of_a_turn_is_answered_in_the_next(tmp_path: Path) -> None:
@@ -351,6 +348,16 @@ LEAVES = "import pytest\n\ndef value():\n    pytest.exit('', returncode=0)\n"
 SKIPS = "import pytest\n\ndef value():\n    pytest.skip()\n"
 
 
+def coded(place: AgentPlace, head: str = "") -> Any:
+    """How the mission of the template ends."""
+    place.ask("init", "repo", "--template", "coding")
+    path = place.repository / "fix.toml"
+    words = [sys.executable, str(AGENT), str(place.folder / "plan.json"), str(place.heard_file)]
+    text = path.read_text(encoding="utf-8").replace('["opencode", "acp"]', json.dumps(words))
+    path.write_text(head + text, encoding="utf-8")
+    return place.json("run", path)
+
+
 @pytest.mark.guarantee("an-agent-is-believed-by-its-checks-alone")
 def test_the_template_for_coding_believes_each_test_and_not_an_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -361,12 +368,7 @@ def test_the_template_for_coding_believes_each_test_and_not_an_exit_code(
     place = AgentPlace(tmp_path, [[{"write": one}] for one in (*tricks, library(2))])
     (place.repository / "tests" / "test_lib.py").write_text(TESTED, encoding="utf-8")
     (place.repository / "conftest.py").touch()
-    place.ask("init", "repo", "--template", "coding")
-    path = place.repository / "fix.toml"
-    words = [sys.executable, str(AGENT), str(tmp_path / "plan.json"), str(tmp_path / "heard.jsonl")]
-    text = path.read_text(encoding="utf-8").replace('["opencode", "acp"]', json.dumps(words))
-    path.write_text(text.replace("directive", 'stagnation_threshold = "off"\ndirective', 1), encoding="utf-8")
-    done = place.json("run", path)
+    done = coded(place, 'stagnation_threshold = "off"\n')
     assert (done["status"], done["iteration_count"]) == ("completed", len(tricks) + 1)
     assert ended(place, 3)["protected"] == [".pytest.ini", "pytest.toml"]
     assert "ended with 0, but without its report" in place.prompts[1]
@@ -377,18 +379,12 @@ def test_an_agent_that_repairs_a_test_in_each_turn_makes_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    honest = [{"lib.py": f"def value(n):\n    return n < {done}\n"} for done in (1, 2, 3, 4, 5, 6)]
+    honest = [{"lib.py": f"def value(n):\n    return n < {done}\n"} for done in (1, 2, 3, 4)]
     place = AgentPlace(tmp_path, [[{"write": one}] for one in honest])
-    tests = "".join(f"def test_{n}():\n    assert value({n})\n\n" for n in range(6))
+    tests = "".join(f"def test_{n}():\n    assert value({n})\n\n" for n in range(4))
     (place.repository / "tests" / "test_lib.py").write_text(f"from lib import value\n\n{tests}", encoding="utf-8")
     (place.repository / "conftest.py").touch()
-    place.ask("init", "repo", "--template", "coding")
-    path = place.repository / "fix.toml"
-    words = [sys.executable, str(AGENT), str(tmp_path / "plan.json"), str(tmp_path / "heard.jsonl")]
-    path.write_text(
-        path.read_text(encoding="utf-8").replace('["opencode", "acp"]', json.dumps(words)), encoding="utf-8"
-    )
-    done = place.json("run", path)
+    done = coded(place)
     assert (done["status"], done["iteration_count"]) == ("completed", len(honest))
 
 
@@ -406,8 +402,10 @@ def test_an_agent_of_the_official_sdk_understands_all_that_we_send(tmp_path: Pat
     place = AgentPlace(tmp_path, [[]])
     heard = tmp_path / "sdk.jsonl"
     rule = '[[policy.rules]]\ndecision = "deny"\ntool = "agent.execute"\n'
-    place.write("pursuit.toml", f'{BEAM}[policy]\nmode = "ask"\n{rule}')
-    path = place.mission(budget="max_iterations = 4\nmax_tokens = 1000", rest='tool_allowlist = ["beam.evaluate"]')
+    shop = json.dumps(["-S", str(AGENT.with_name("workshop.py"))])
+    server = f'[servers.shop]\ncommand = "__python_executable__"\nargs = {shop}\nenv = {{ LOGS = "{tmp_path}" }}\n'
+    place.write("pursuit.toml", f'{server}[policy]\nmode = "ask"\n{rule}')
+    path = place.mission(budget="max_iterations = 4\nmax_tokens = 1000", rest='tool_allowlist = ["shop.step"]')
     words = json.dumps([sys.executable, str(AGENT.with_name("sdk_agent.py")), str(heard)])
     text = re.sub(r"^command = .*standin.*$", lambda _: f"command = {words}", path.read_text(), flags=re.MULTILINE)
     path.write_text(text, encoding="utf-8")

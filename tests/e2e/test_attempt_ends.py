@@ -8,20 +8,15 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from cli_stage import Place
-from mcp import Client
 from model_endpoint import ModelEndpoint, Reply, calls
-from problem_stage import BY_PREDICATE, LEGACY, METRIC, SCHEMA, problem
-from sampling_stage import says
+from problem_stage import BY_PREDICATE, METRIC, SCHEMA, problem
 
 from pursuit import Problem, Runtime
 from pursuit.config.configuration import Configuration
 from pursuit.core.mission import parse_mission
-from pursuit.policy.rules import OperatorPolicy
 from pursuit.problems.missions import Plan, mission_for, proposer_for, server_of
-from pursuit.server.missions.server import mission_server
 
 pytestmark = pytest.mark.usefixtures("quick_python")
 
@@ -61,7 +56,7 @@ def test_a_script_is_not_run_again_after_a_submission_that_solves_nothing(place:
     out, notes = place.ask("problem", "attempt", one.manifest.path, code=3)
     mission_id = re.findall(r"mission: (\S+)", out)[0]
     assert terminated(place, one, mission_id)["iteration_count"] == 1
-    assert "what was submitted does not solve it" in out
+    assert "the submission does not solve the problem" in out
     hint = notes.strip().splitlines()[-1]
     assert hint.startswith("compare it: pursuit problem compare ")
     assert "attempt-" in place.ask(*shlex.split(hint.partition("pursuit ")[2]))[0]
@@ -84,44 +79,9 @@ def test_a_model_is_asked_no_more_after_a_submission_that_solves_nothing(
     terminated(place, one, done["session_id"])
 
 
-@pytest.mark.guarantee("an-unsolved-submission-is-the-end")
-@pytest.mark.parametrize("proposer", ["client", "sampling"])
-def test_an_agent_over_mcp_cannot_act_any_more_when_it_could_know(place: Place, proposer: str) -> None:
-    one = exam(place)
-    begun = place.json("problem", "attempt", one.manifest.path, "--proposer", proposer, code=4)
-    mission_id, server = begun["session_id"], server_of(begun["attempt_id"])
-    asked: list[str] = []
-
-    async def sample(_context: Any, params: Any) -> Any:
-        asked.append(str(params))
-        return says(json.dumps({"calls": [{"tool": f"{server}__submit_final", "args": WRONG}]}))
-
-    async def main() -> None:
-        config = Configuration(policy=OperatorPolicy(mode="auto"), settings=PATIENT)
-        able: dict[str, Any] = {"sampling_callback": sample} if proposer == "sampling" else {}
-        async with (
-            Runtime(state=place.ledger, config=config, only=mission_id) as runtime,
-            mission_server(runtime) as door,
-            Client(door, mode=LEGACY, cache=None, **able) as agent,
-        ):
-            given: dict[str, Any] = {"session_id": mission_id, "max_iterations_this_call": 3}
-            if proposer == "client":
-                wanted = [{"tool_name": f"{server}.submit_final", "args": WRONG}]
-                given |= {"proposal": {"tool_calls": wanted}, "max_iterations_this_call": 1}
-            done = await agent.call_tool("mission_iterate", given)
-            assert done.structured_content is not None
-            assert [row["verdict_reason"] for row in done.structured_content["iterations"]] == ["out_of_reach"]
-            again = await agent.call_tool("mission_iterate", given)
-            assert again.structured_content is not None and again.structured_content["code"] == "session_terminal"
-
-    anyio.run(main)
-    assert len(asked) == (proposer == "sampling")
-    terminated(place, one, mission_id)
-
-
 @pytest.mark.guarantee("a-search-hands-in-what-it-found")
-@pytest.mark.parametrize("most", [2, 4])
-def test_a_search_that_misses_its_target_hands_in_its_best_before_the_last_iteration(place: Place, most: int) -> None:
+def test_a_search_that_misses_its_target_hands_in_its_best_before_the_last_iteration(place: Place) -> None:
+    most = 3
     budget = {"evaluation_tools": ["probe"], "evaluations": 50}
     one = exam(place, "probe", scorer=OUT_OF_REACH, budget=budget, baseline={"proposer": SEARCH})
     words = ("problem", "attempt", one.manifest.path, "--proposer", "search", "--max-iterations", most)
@@ -186,29 +146,6 @@ def test_after_a_resume_the_score_is_shown_and_before_the_end_it_is_not(place: P
     out, notes = place.ask(*words)
     assert "distance: 0\n" in out and "solved: yes" in out and begun["attempt_id"] in out
     assert "compare it: pursuit problem compare" in notes
-
-
-def test_what_was_denied_is_said(place: Place) -> None:
-    script = 'call("problem.submit_final", {"x": 3})'
-    one = exam(place, baseline={"proposer": {"kind": "script", "script": script}})
-    out, _ = place.ask("problem", "attempt", one.manifest.path, "--mode", "never", code=3)
-    assert re.search(r"terminated: .* calls were denied: mode never", out)
-
-
-@pytest.mark.parametrize(
-    ("words", "field", "reason"),
-    [
-        (("--proposer", "scripd"), "--proposer", "did you mean 'script'"),
-        (("--proposer", "openai:"), "--proposer", "one is provider:name"),
-        (("--proposer", "bogus:model"), "--proposer", "there is no provider"),
-        (("--mode", "x"), "--mode", "is no mode"),
-    ],
-)
-def test_a_wrong_option_is_told_once_by_its_name(place: Place, words: Any, field: str, reason: str) -> None:
-    (fault,) = place.json("problem", "attempt", "pangram", *words, code=2)["details"]["faults"]
-    assert (fault["field"], reason in fault["reason"]) == (field, True)
-    told = place.ask("problem", "attempt", "pangram", *words, code=2)[1]
-    assert told.count(reason) == 1 and "^[a-z]" not in told
 
 
 def test_an_agent_has_the_time_that_its_brief_says_and_a_baseline_its_own(place: Place) -> None:

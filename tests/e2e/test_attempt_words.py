@@ -68,4 +68,4 @@ def test_of_what_was_submitted_and_not_judged_nobody_says_that_nothing_was(place
     place.write("nothing.json", json.dumps({"tool_calls": []}))
     out, _ = place.ask("iterate", begun["session_id"], "--proposal", "nothing.json", "--mode", "auto", code=3)
     anyio.run(held.release)
-    assert "score: none: what was submitted is not judged yet" in out
+    assert "score: none: the submission is not judged yet" in out

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from agent_stage import AgentPlace, library
-from cli_stage import BEAM
+from agent_stage import AgentPlace, library, quick_beam
 
 COST = """
 [[criteria]]
@@ -54,7 +53,7 @@ def test_the_first_agent_that_meets_the_criteria_wins_and_the_others_are_ended(t
 @pytest.mark.parametrize(("op", "wins"), [("<=", "small"), (">", "large")])
 def test_the_best_by_a_metric_wins(tmp_path: Path, op: str, wins: str) -> None:
     place = AgentPlace(tmp_path, [[]])
-    place.write("pursuit.toml", BEAM)
+    place.write("pursuit.toml", quick_beam())
     sizes = {"large": 9.0, "small": 5.0}
     plans = {
         name: [{"call": {"tool": "beam__evaluate", "args": {"h": 0.5, "l": 3.0, "t": t, "b": 0.6}}}]
@@ -86,7 +85,7 @@ def test_without_a_winner_the_mission_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"workspace": "in_place = true"}, "a worktree of its own"),
+        ({"workspace": "in_place = true"}, "its own worktree"),
         ({"budget": "max_iterations = 2"}, "at least 3"),
         ({"pick": "check"}, "metric_threshold"),
         ({"pick": "nothing"}, "metric_threshold"),

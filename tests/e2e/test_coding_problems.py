@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_stage import AGENT
+from agent_stage import AGENT, agents_table
 from cli_stage import Place
 
 from pursuit.problems.catalogue import SHIPPED
@@ -35,7 +35,7 @@ def agent(place: Place, name: str, *turns: list[dict[str, Any]]) -> str:
 @pytest.mark.guarantee("the-best-of-several-agents-is-decided-by-the-checks")
 def test_three_agents_at_a_shipped_problem_are_compared_side_by_side(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    place.configured()
+    place.write("pursuit.toml", f'[policy]\nmode = "auto"\n{agents_table()}')
     cheat = {"tests/test_intervals.py": "", "intervals.py": module()}
     agents = [
         agent(place, "visible", [{"write": {"intervals.py": module(REPAIRED)}}]),
@@ -82,8 +82,8 @@ def test_a_folder_is_handed_in_by_hand_once(tmp_path: Path) -> None:
     (tmp_path / "mine" / "intervals.py").write_text("import os\nos._exit(0)\n", encoding="utf-8")
     done = place.json("problem", "submit", "fix-intervals", "--folder", tmp_path / "mine", code=3)
     assert not done["solved"] and done["score"][0]["value"] == 0
-    assert "no problem for coding agents" in place.ask("problem", "submit", "pangram", code=2)[1]
-    assert "runs the code that clients submit" in place.ask("problem", "serve", "fix-cache", "--http", code=2)[1]
+    assert "is not for coding agents" in place.ask("problem", "submit", "pangram", code=2)[1]
+    assert "runs code from clients" in place.ask("problem", "serve", "fix-cache", "--http", code=2)[1]
 
 
 def test_a_submission_cannot_leave_the_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from engine_stage import driving, events_of, mission, outcomes, repeat, stage
 from mcp.server.mcpserver import MCPServer
 from mcp.types import AudioContent, CallToolResult, ImageContent, TextContent
 from model_endpoint import Reply, calls, transcript
-from model_stage import ALL, ANTHROPIC, DONE, OPENAI, STREAM, look, pursued, quickly, scripted, step
+from model_stage import ALL, ANTHROPIC, DONE, OPENAI, Scripted, look, pursued, quickly, step
 from provider_usage import tokens_of
 
 from pursuit import Budget, Runtime, event, metric, tool
@@ -44,10 +44,9 @@ def book() -> str:
 
 
 @ALL
-@STREAM
 @pytest.mark.guarantee("results-can-be-read-on")
 def test_a_long_result_is_shown_by_head_and_tail_and_can_be_read_whole(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, tmp_path: Path, scripted: Scripted
 ) -> None:
     """The scripted model reads on as the result itself tells it, until nothing follows."""
     parts: list[str] = []
@@ -69,8 +68,8 @@ def test_a_long_result_is_shown_by_head_and_tail_and_can_be_read_whole(
             parts.append(head)
         return calls(("pursuit__read_result", {"call_id": parts[0], "offset": len("".join(parts[1:]))}))
 
-    with scripted(monkeypatch, answer):
-        proposer = {"kind": "model", "model": model, "stream": stream, "max_requests": 50}
+    with scripted(answer):
+        proposer = {"kind": "model", "model": model, "max_requests": 50}
         state, _found, _rows, made = pursued(tmp_path, mission(criteria=DONE, proposer=proposer), book, step)
     assert state.verdict_reason == "criteria_met"
     assert "".join(parts[1:]) == BOOK
@@ -78,11 +77,10 @@ def test_a_long_result_is_shown_by_head_and_tail_and_can_be_read_whole(
 
 
 @ALL
-@STREAM
 @pytest.mark.guarantee("window-is-managed")
 @pytest.mark.guarantee("operators-words-are-whole")
 async def test_a_conversation_that_fills_the_window_is_cut_by_a_recorded_summary(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, tmp_path: Path, scripted: Scripted
 ) -> None:
     goal = "Look around. " + "This sentence of the goal is long. " * 20
 
@@ -98,11 +96,10 @@ async def test_a_conversation_that_fills_the_window_is_cut_by_a_recorded_summary
             return calls(("pursuit__note", {"text": "The key is under the mat."}))
         return calls(("world__long", {"at": f"place {asked}"})) if asked < 32 else calls(("world__step", {}))
 
-    with scripted(monkeypatch, answer) as endpoint:
+    with scripted(answer) as endpoint:
         proposer = {
             "kind": "model",
             "model": model,
-            "stream": stream,
             "window": 8_000,
             "max_requests": 50,
             "max_tokens": 500,
@@ -114,7 +111,7 @@ async def test_a_conversation_that_fills_the_window_is_cut_by_a_recorded_summary
             async with stage(tmp_path, long, step) as runtime:
                 mission_id = (await runtime.runner.start(wanted)).session_id
                 state = await quickly(runtime.runner).run(mission_id)
-                shown = await runtime.runner.prompt(mission_id, 0)
+                shown = await runtime.runner.conversations.shown(mission_id, 0)
                 status = (await runtime.runner.status(mission_id)).as_json()
                 return state, await events_of(runtime, mission_id, ConversationCompacted), shown, status
 
@@ -129,15 +126,12 @@ async def test_a_conversation_that_fills_the_window_is_cut_by_a_recorded_summary
         assert kept in last
     assert "place 5 and more" not in last
     assert status["notes"] == ["The key is under the mat."]
-    assert all(row["exact"] for row in shown["requests"]), "also across the cuts"
-    assert sum(row["purpose"] == "summary" for row in shown["requests"]) == len(summaries)
+    assert all(row.exact for row in shown.requests), "also across the cuts"
+    assert sum(row.purpose == "summary" for row in shown.requests) == len(summaries)
 
 
 @ALL
-@STREAM
-def test_large_old_results_go_before_words_do(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_old_results_go_before_words_do(model: str, tmp_path: Path, scripted: Scripted) -> None:
     def large(at: str) -> str:
         """Looks."""
         return f"saw {at}: " + "x y z " * 700
@@ -150,8 +144,8 @@ def test_large_old_results_go_before_words_do(
             else calls(("world__step", {}))
         )
 
-    with scripted(monkeypatch, answer) as endpoint:
-        proposer = {"kind": "model", "model": model, "stream": stream, "window": 12_000, "max_requests": 50}
+    with scripted(answer) as endpoint:
+        proposer = {"kind": "model", "model": model, "window": 12_000, "max_requests": 50}
         _state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=proposer), large, step)
     first = found[ConversationCompacted][0]
     assert first.trimmed
@@ -161,34 +155,10 @@ def test_large_old_results_go_before_words_do(
     assert re.search(r"\[\d+ characters, left out since; pursuit__read_result", last)
 
 
-@pytest.mark.guarantee("window-is-managed")
-def test_results_in_blobs_are_measured_by_what_is_shown_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Results over 16 KB are blobs in the ledger, with a preview of 2,000 characters."""
-
-    def file(at: str) -> str:
-        """Reads."""
-        return f"{at} " + "some words of a file\n" * 1_000
-
-    def answer(request: dict[str, Any]) -> Reply:
-        asked = len(endpoint.seen)
-        if "The conversation is about to be cut" in transcript(request)[-1].text:
-            return Reply(text="SUMMARY")
-        return calls(("world__file", {"at": str(asked)})) if asked < 20 else calls(("world__step", {}))
-
-    with scripted(monkeypatch, answer) as endpoint:
-        proposer = {"kind": "model", "model": OPENAI, "window": 40_000, "max_requests": 60}
-        state, _found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=proposer), file, step)
-    assert state.verdict_reason == "criteria_met"
-    assert all(sum(request["usage"].values()) < 40_000 for request in endpoint.seen)
-
-
 @ALL
-@STREAM
 @pytest.mark.guarantee("window-is-managed")
 def test_a_summary_is_asked_of_what_it_replaces_and_fits_the_window(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, tmp_path: Path, scripted: Scripted
 ) -> None:
     """Four results of 10 % of the window each come when it is almost full: all of it together is too much."""
     window = 40_000
@@ -213,8 +183,8 @@ def test_a_summary_is_asked_of_what_it_replaces_and_fits_the_window(
         return calls(*[("world__big", {"at": f"{asked} {place}"}) for place in range(4)])
 
     summaries: list[dict[str, Any]] = []
-    with scripted(monkeypatch, answer) as endpoint:
-        proposer = {"kind": "model", "model": model, "stream": stream, "window": window, "max_requests": 130}
+    with scripted(answer) as endpoint:
+        proposer = {"kind": "model", "model": model, "window": window, "max_requests": 130}
         state, _found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=proposer), big, small, step)
     assert state.verdict_reason == "criteria_met"
     assert summaries
@@ -224,10 +194,9 @@ def test_a_summary_is_asked_of_what_it_replaces_and_fits_the_window(
 
 
 @ALL
-@STREAM
 @pytest.mark.guarantee("window-is-managed")
 def test_a_request_that_the_provider_finds_too_long_is_cut_and_sent_again(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, tmp_path: Path, scripted: Scripted
 ) -> None:
     """The window that the mission names is wrong: the model has a smaller one."""
 
@@ -245,8 +214,8 @@ def test_a_request_that_the_provider_finds_too_long_is_cut_and_sent_again(
         return f"{at} " + "some words\n" * 350
 
     refusals: list[int] = []
-    with scripted(monkeypatch, answer) as endpoint:
-        proposer = {"kind": "model", "model": model, "stream": stream, "window": 40_000, "max_requests": 60}
+    with scripted(answer) as endpoint:
+        proposer = {"kind": "model", "model": model, "window": 40_000, "max_requests": 60}
         state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=proposer), file, step)
     assert state.verdict_reason == "criteria_met"
     assert 0 < len(refusals) < 5
@@ -255,8 +224,8 @@ def test_a_request_that_the_provider_finds_too_long_is_cut_and_sent_again(
     assert state.conversation.estimated_tokens == 0, "what is refused is not charged"
 
 
-def test_a_first_message_that_is_too_long_fails_the_mission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with scripted(monkeypatch, Reply(status=400, text="prompt is too long: 9 tokens > 8 maximum")) as endpoint:
+def test_a_first_message_that_is_too_long_fails_the_mission(tmp_path: Path, scripted: Scripted) -> None:
+    with scripted(Reply(status=400, text="prompt is too long: 9 tokens > 8 maximum")) as endpoint:
         state, _found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=OPENAI))
     assert (state.status, len(endpoint.seen)) == ("failed", 5)
     assert "prompt is too long" in state.failure.error
@@ -286,17 +255,14 @@ def camera(kind: type[Any], name: str, data: bytes) -> MCPServer:
 
 
 @ALL
-@STREAM
 @pytest.mark.guarantee("images-are-content")
-def test_images_are_content_where_the_model_takes_them(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_are_content_where_the_model_takes_them(model: str, tmp_path: Path, scripted: Scripted) -> None:
     """What no model takes is left out and named; an image does not count as text."""
     for place, (kind, name, data, wanted) in enumerate(PICTURES.values()):
         (tmp_path / str(place)).mkdir()
-        proposer = {"kind": "model", "model": model, "stream": stream, "window": 30_000}
+        proposer = {"kind": "model", "model": model, "window": 30_000}
         budget = Budget(max_iterations=1, max_tokens=30_000)
-        with scripted(monkeypatch, calls(("eye__picture", {})), Reply(text="I see.")) as endpoint:
+        with scripted(calls(("eye__picture", {})), Reply(text="I see.")) as endpoint:
             state, found, _rows, _made = pursued(
                 tmp_path / str(place),
                 mission(proposer=proposer, budget=budget),
@@ -315,19 +281,16 @@ def test_images_are_content_where_the_model_takes_them(
 
 
 @ALL
-@STREAM
-def test_an_image_that_the_provider_cannot_read_is_left_out(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_that_the_provider_cannot_read_is_left_out(model: str, tmp_path: Path, scripted: Scripted) -> None:
     def answer(request: dict[str, Any]) -> Reply:
         if "image/png;base64" in (sent := json.dumps(request["body"])) or '"type": "base64"' in sent:
             return Reply(status=400, text="Could not process image")
         return calls(("eye__picture", {})) if len(endpoint.seen) == 1 else Reply(text="I see nothing.")
 
-    with scripted(monkeypatch, answer) as endpoint:
+    with scripted(answer) as endpoint:
         server = camera(ImageContent, "image/png", PNG[:1_000])
         state, found, _rows, _made = pursued(
-            tmp_path, mission(proposer={"kind": "model", "model": model, "stream": stream}), servers={"eye": server}
+            tmp_path, mission(proposer={"kind": "model", "model": model}), servers={"eye": server}
         )
     assert (state.verdict_reason, len(endpoint.seen)) == ("max_iterations", 3)
     assert [len(cut.trimmed) for cut in found[ConversationCompacted]] == [1]
@@ -335,17 +298,16 @@ def test_an_image_that_the_provider_cannot_read_is_left_out(
 
 
 @ALL
-@STREAM
 async def test_an_approval_waits_in_the_middle_of_a_turn_and_the_turn_goes_on(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, tmp_path: Path, scripted: Scripted
 ) -> None:
     replies = calls(("world__look", {"at": "x"})), calls(("world__step", {"key": "b"})), Reply(text="Done.")
-    with scripted(monkeypatch, *replies) as endpoint:
+    with scripted(*replies) as endpoint:
         config = Configuration(policy=OperatorPolicy(mode="ask"))
         seen = tool(read_only=True)(look)
         wanted = mission(
             criteria=[metric("steps") >= 1, event("never")],
-            proposer={"kind": "model", "model": model, "stream": stream},
+            proposer={"kind": "model", "model": model},
             policy={"ask": ["world.step"]},
         )
         async with Runtime(state=tmp_path / "l.db", config=config, servers={"world": [seen, step]}) as runtime:
@@ -364,9 +326,9 @@ async def test_an_approval_waits_in_the_middle_of_a_turn_and_the_turn_goes_on(
 
 
 @ALL
-async def test_the_words_are_there_while_they_come(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_words_are_there_while_they_come(model: str, tmp_path: Path, scripted: Scripted) -> None:
     stalled = Reply(fault="stall", text="These words come one after the other, " * 4)
-    with scripted(monkeypatch, stalled) as endpoint:
+    with scripted(stalled) as endpoint:
         async with stage(tmp_path, step) as runtime:
             mission_id = (await runtime.runner.start(mission(criteria=DONE, proposer=model))).session_id
             live = live_folder(runtime.state_path)
@@ -381,11 +343,11 @@ async def test_the_words_are_there_while_they_come(model: str, tmp_path: Path, m
 
 
 @pytest.mark.guarantee("old-model-missions-go-on")
-async def test_model_missions_of_the_release_before_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_model_missions_of_the_release_before_go_on(tmp_path: Path, scripted: Scripted) -> None:
     """One was paused between iterations; one died after an answer was stored that mended a refused one."""
     shutil.copy(DATA / "ledger-0.1-models.db", tmp_path / "ledger.db")
     paused, killed = json.loads((DATA / "ledger-0.1-models.json").read_text())["missions"]
-    with scripted(monkeypatch, calls(("world__step", {"amount": 3}))) as endpoint:
+    with scripted(calls(("world__step", {"amount": 3}))) as endpoint:
         async with stage(tmp_path, step) as runtime:
             service = runtime.runner
             assert (await service.state(paused)).mission.proposer.turn == "single"
@@ -398,7 +360,7 @@ async def test_model_missions_of_the_release_before_go_on(tmp_path: Path, monkey
 
 
 @pytest.mark.guarantee("prompt-shows-what-is-sent")
-async def test_what_is_sent_next_is_known_to_the_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_sent_next_is_known_to_the_byte(tmp_path: Path, scripted: Scripted) -> None:
     """With lessons, without the tools that do not fit, and also if a summary is due."""
 
     def long(at: str) -> str:
@@ -409,7 +371,7 @@ async def test_what_is_sent_next_is_known_to_the_byte(tmp_path: Path, monkeypatc
             return Reply(fault="hang")
         return calls(("world__long", {"at": str(len(endpoint.seen))}))
 
-    with scripted(monkeypatch, answer) as endpoint:
+    with scripted(answer) as endpoint:
         async with stage(tmp_path, look, long, step, settings={"tools_bytes": 400}) as runtime:
             service = runtime.runner
             steps = {"directive": "Take steps", "criteria": [metric("steps") >= 1]}
@@ -417,33 +379,30 @@ async def test_what_is_sent_next_is_known_to_the_byte(tmp_path: Path, monkeypatc
             proposer = {"kind": "model", "model": OPENAI, "window": 8_000, "max_requests": 50}
             wanted = mission(**{**steps, "criteria": [metric("steps") >= 2]}, proposer=proposer)
             mission_id = (await service.start(wanted)).session_id
-            first = (await service.prompt(mission_id))["requests"]
+            first = (await service.conversations.shown(mission_id)).requests
             async with driving(runtime, mission_id):
                 while "about to be cut" not in (endpoint.prompts() or [""])[-1]:
                     await anyio.to_thread.run_sync(endpoint.arrived.acquire)
                 await service.pause(mission_id)
-            then = (await service.prompt(mission_id))["requests"]
+            then = (await service.conversations.shown(mission_id)).requests
             asked = await events_of(runtime, mission_id, ModelAsked)
-            assert [row["digest"] for row in (*first, *then)] == [asked[0].digest, asked[-1].digest]
-            assert then[0]["purpose"] == "summary"
-            opening = first[0]["messages"][0]["text"]
+            assert [row.digest for row in (*first, *then)] == [asked[0].digest, asked[-1].digest]
+            assert then[0].purpose == "summary"
+            opening = first[0].messages[0].text
             assert "# Lessons of earlier missions" in opening
             assert "There is no room to describe these tools of the mission: world__step" in opening
 
 
 @ALL
-@STREAM
 @pytest.mark.guarantee("the-model-is-told-what-changed")
-def test_the_model_is_told_why_a_check_fails_and_what_runs_out(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_model_is_told_why_a_check_fails_and_what_runs_out(model: str, tmp_path: Path, scripted: Scripted) -> None:
     code = "print('much output ' * 500); print('AssertionError: 5 is not 6'); raise SystemExit(1)"
     check = {"criterion_id": "tests", "kind": "check", "command": [sys.executable, "-c", code]}
     looks = [calls(*[("world__look", {"at": f"{place} {more}"}) for more in range(4)]) for place in range(4)]
-    with scripted(monkeypatch, *looks, Reply(text="Done.")) as endpoint:
+    with scripted(*looks, Reply(text="Done.")) as endpoint:
         wanted = mission(
             criteria=[check],
-            proposer={"kind": "model", "model": model, "stream": stream},
+            proposer={"kind": "model", "model": model},
             budget=Budget(max_iterations=2, max_tool_calls=20),
         )
         _state, _found, rows, _made = pursued(tmp_path, wanted)
@@ -457,10 +416,9 @@ def test_the_model_is_told_why_a_check_fails_and_what_runs_out(
 
 
 @ALL
-@STREAM
 @pytest.mark.guarantee("the-model-is-told-what-changed")
 async def test_the_model_is_told_what_is_feasible_what_is_missing_and_what_was_learnt(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, tmp_path: Path, scripted: Scripted
 ) -> None:
     """Lessons are quoted; the best feasible point and a better one that breaks a limit have their arguments."""
 
@@ -472,12 +430,12 @@ async def test_the_model_is_told_what_is_feasible_what_is_missing_and_what_was_l
     criteria = [metric("gain") >= 9, metric("heat") <= 25, {**loss, "required": False}]
     about = {"directive": "Try values of x", "criteria": criteria}
     replies = calls(("world__trial", {"x": 2}), ("world__trial", {"x": 4})), Reply(text="See."), Reply(text="So.")
-    with scripted(monkeypatch, *replies) as endpoint:
+    with scripted(*replies) as endpoint:
         async with stage(tmp_path, trial) as runtime:
             service = runtime.runner
             once = mission(**about, proposer=repeat("world.trial", x=1))
             await service.run((await service.start(once)).session_id)
-            asks = {"kind": "model", "model": model, "stream": stream}
+            asks = {"kind": "model", "model": model}
             wanted = mission(**about, proposer=asks, budget=Budget(max_iterations=2), allow_scripted_strategies=True)
             await service.run((await service.start(wanted)).session_id)
     first, said = transcript(endpoint.seen[0])[1].text, endpoint.prompts()[2]
@@ -487,17 +445,17 @@ async def test_the_model_is_told_what_is_feasible_what_is_missing_and_what_was_l
     assert "no value for `val_loss` yet" in said
 
 
-def test_a_model_with_too_many_notes_is_told_which_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_with_too_many_notes_is_told_which_are_gone(tmp_path: Path, scripted: Scripted) -> None:
     notes = [calls(*[("pursuit__note", {"text": f"note {place}"}) for place in range(100)])]
     notes.append(calls(("pursuit__note", {"text": "one more"})))
-    with scripted(monkeypatch, *notes, Reply(text="Enough.")) as endpoint:
+    with scripted(*notes, Reply(text="Enough.")) as endpoint:
         state, _found, _rows, _made = pursued(tmp_path, mission(proposer=OPENAI))
     assert (len(state.conversation.notes), state.conversation.notes[0], state.conversation.notes[-1]) == (
         100,
         "note 1",
         "one more",
     )
-    assert "noted; 100 notes are kept, so the oldest one is gone" in endpoint.prompts()[-1]
+    assert "noted; 100 notes are kept, so the oldest was dropped" in endpoint.prompts()[-1]
 
 
 def test_text_beside_structured_content_is_shown_and_its_copy_is_not() -> None:
@@ -518,7 +476,7 @@ def test_text_beside_structured_content_is_shown_and_its_copy_is_not() -> None:
 
 MISSION = """
 directive = "Look, then step"
-proposer = {{ kind = "model", model = "{model}", stream = {stream}, settings = {{ thinking = "low" }} }}
+proposer = {{ kind = "model", model = "{model}", settings = {{ thinking = "low" }} }}
 allow_all_tools = true
 [budget]
 max_iterations = 3
@@ -534,22 +492,21 @@ env = {{ RECORD = "{record}" }}
 
 
 @ALL
-@STREAM
 @pytest.mark.guarantee("prompt-shows-what-is-sent")
 @pytest.mark.guarantee("replays-without-a-provider")
 def test_prompt_and_replay_on_the_command_line(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scripted: Scripted
 ) -> None:
     recorder = Path(__file__).parents[1] / "servers" / "recorder.py"
     place = Place(tmp_path)
     place.write("pursuit.toml", '[policy]\nmode = "auto"\n')
     place.write(
         "mission.toml",
-        MISSION.format(model=model, stream=str(stream).lower(), recorder=recorder, record=tmp_path / "record"),
+        MISSION.format(model=model, recorder=recorder, record=tmp_path / "record"),
     )
     looking = calls(("rec__look", {"key": "b"}), thinking="Let me see.")
     replies = looking, calls(("rec__step", {"key": "a", "ms": 1}))
-    with scripted(monkeypatch, *replies) as endpoint:
+    with scripted(*replies) as endpoint:
         out, notes = place.ask("start", "mission.toml")
         mission_id = out.strip()
         assert "the budget allows at most 24 requests" in notes
@@ -573,7 +530,7 @@ def test_prompt_and_replay_on_the_command_line(
     assert out.count("the same") == 2
     assert "verdict complete, as recorded" in out
     different = calls(("rec__step", {"key": "other", "ms": 1}))
-    with scripted(monkeypatch, replies[0], different) as endpoint:
+    with scripted(replies[0], different) as endpoint:
         out, _ = place.ask("replay", mission_id, "--model", ANTHROPIC, code=1)
         first, second = (request["body"] for request in endpoint.seen)
         assert first["max_tokens"] == first["thinking"]["budget_tokens"] + 4_096, "thoughts come on top of the answer"

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
+from cli_stage import until
+from front_door import House
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from postgres_server import NewDatabase
+from quick_start import pursuit, quick
+
+from pursuit.server.bind import PAGE_PATH
 
 PAGE = Path(__file__).parents[2] / "docs" / "extend.md"
-COMMAND = [sys.executable, "-c", "from pursuit.cli.main import main; main()"]
 SERVER = """
 [commands.weigh]
 argv = ["python3", "-c", "print('mass=', {width} * 1.2)"]
@@ -59,13 +65,15 @@ class Installed:
         )
         (self.project / "pursuit.toml").write_text(SERVER, encoding="utf-8")
         (self.project / "mission.toml").write_text(MISSION, encoding="utf-8")
-
-    def environment(self, *, installed: bool = True) -> dict[str, str]:
-        return {**os.environ, **({"PYTHONPATH": str(self.packages)} if installed else {})}
+        program = folder / "program.py"
+        there = f"import sys; sys.path.append({str(self.packages)!r})\n"
+        program.write_text(f"{there}from pursuit.cli.main import main\nmain()\n", encoding="utf-8")
+        self.command = [sys.executable, quick(str(program))]
 
     def run(self, *words: str, installed: bool = True) -> subprocess.CompletedProcess[str]:
-        more: dict[str, Any] = {"cwd": self.project, "env": self.environment(installed=installed), "timeout": 60}
-        return subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False, **more)
+        command = self.command if installed else pursuit()
+        more: dict[str, Any] = {"cwd": self.project, "timeout": 60}
+        return subprocess.run([*command, *words], capture_output=True, text=True, check=False, **more)
 
     def json(self, *words: str, installed: bool = True) -> Any:
         done = self.run("--json", *words, installed=installed)
@@ -100,7 +108,7 @@ async def test_a_client_drives_such_a_mission_and_cannot_name_the_kind(tmp_path:
     place.run("start", "mission.toml", "--mode", "auto")
     mission_id = place.json("status", "last")["session_id"]
     parameters = StdioServerParameters(
-        command=COMMAND[0], args=[*COMMAND[1:], "serve", "--mode", "auto"], cwd=place.project, env=place.environment()
+        command=place.command[0], args=[*place.command[1:], "serve", "--mode", "auto"], cwd=place.project
     )
     wanted = {
         "directive": "d",
@@ -118,6 +126,28 @@ async def test_a_client_drives_such_a_mission_and_cannot_name_the_kind(tmp_path:
         result = await client.call_tool("mission_iterate", asked)
         assert not result.is_error, result.content
     assert place.json("status", "last")["status"] == "completed"
+
+
+@pytest.mark.guarantee("a-package-adds-a-kind")
+def test_a_worker_drives_such_a_mission_and_the_page_shows_it(tmp_path: Path, new_database: NewDatabase) -> None:
+    (tmp_path / "house").mkdir()
+    house = House(tmp_path / "house")
+    house.command = Installed(tmp_path).command
+    house.environment |= {"XDG_DATA_HOME": str(tmp_path / "data")}
+    house.write("pursuit.toml", f'state = "{new_database()}"\n[policy]\nmode = "auto"\n{SERVER}')
+    house.write("mission.toml", MISSION)
+    started = house.begin("start", "mission.toml", "--json", program=house.command).end()
+    mission_id = json.loads(started[1])["session_id"]
+    worker = house.begin("worker", "--name", "one", program=house.command)
+    until(lambda: house.json("status", mission_id)["status"] == "completed", 60)
+    worker.end(signal.SIGTERM)
+    with house.serving():
+        link = house.json_of("page", "--no-browser")["page"]
+        person = build_opener(HTTPCookieProcessor())
+        person.open(link, timeout=60).close()
+        with person.open(f"{link.partition(PAGE_PATH)[0]}{PAGE_PATH}/missions/{mission_id}", timeout=60) as answer:
+            shown = answer.read().decode()
+    assert "halving" in shown and "completed" in shown
 
 
 @pytest.mark.guarantee("a-package-adds-a-kind")

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,7 +72,6 @@ class Place:
     @contextmanager
     def http(self) -> Iterator[str]:
         with self.serving(*HTTP, "--json") as process:
-            assert process.stdout is not None
             yield json.loads(process.stdout.readline())["url"]
 
 
@@ -89,11 +87,9 @@ class Lines:
         self.say({"method": "notifications/initialized"})
 
     def say(self, message: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
 
     def hear(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, self._process.stderr and self._process.stderr.read()
         return json.loads(line)
@@ -120,7 +116,6 @@ def test_over_stdio_results_come_byte_for_byte_and_nothing_is_left_behind(tmp_pa
         client = Lines(process)
         client.say({"id": "raw", "method": "tools/call", "params": {"name": "mixed", "arguments": {}}})
         through = client.hear()["result"]
-        assert process.stdin is not None
         process.stdin.close()
         assert process.wait(120) == 0
     with subprocess.Popen(
@@ -129,37 +124,7 @@ def test_over_stdio_results_come_byte_for_byte_and_nothing_is_left_behind(tmp_pa
         direct = Lines(server)
         direct.say({"id": "raw", "method": "tools/call", "params": {"name": "mixed", "arguments": {}}})
         assert json.dumps(direct.hear()["result"]) == json.dumps(through)
-        assert server.stdin is not None
         server.stdin.close()
-
-
-def test_text_that_is_no_unicode_comes_through_and_breaks_nothing(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    with place.serving() as process:
-        client = Lines(process)
-        assert client.call("broken_text")["content"] == [{"type": "text", "text": "\ud800"}]
-        assert client.call("echo", {"\ud800": ["\udfff"]})["structuredContent"]["arguments"] == {"\ud800": ["\udfff"]}
-
-
-def test_over_http_text_that_is_no_unicode_loses_no_answer(tmp_path: Path) -> None:
-    headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
-
-    def post(url: str, method: str, params: dict[str, Any]) -> Any:
-        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
-        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=120) as response:
-            headers.setdefault("Mcp-Session-Id", response.headers["mcp-session-id"])
-            lines = response.read().decode().splitlines()
-        (data,) = [line.removeprefix("data:") for line in lines if line.startswith("data:") and "{" in line]
-        return json.loads(data)["result"]
-
-    with Place(tmp_path).http() as url:
-        info = {"name": "t", "version": "1"}
-        post(url, "initialize", {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info})
-        broken = post(url, "tools/call", {"name": "broken_text", "arguments": {}})
-        assert broken["content"] == [{"type": "text", "text": "\ufffd"}]
-        given = {"\ud800": ["a\udfff", "\U0001f600", "\\ud800"]}
-        echo = post(url, "tools/call", {"name": "echo", "arguments": given})
-        assert echo["structuredContent"]["arguments"] == {"\ufffd": ["a\ufffd", "\U0001f600", "\\ud800"]}
 
 
 @pytest.mark.parametrize("modern", [False, True], ids=["old", "new"])
@@ -203,19 +168,6 @@ def test_a_gateway_that_is_killed_leaves_the_outcome_unknown_and_the_trail_whole
     outcomes = [(line["tool"], line["outcome"]) for line in place.pursuit("audit")["audit"] if "tool" in line]
     assert outcomes == [("hostile.echo", "ok"), ("hostile.slow", "unknown")]
     assert place.pursuit("verify")["faults"] == []
-
-
-def test_the_operator_approves_a_call_from_another_terminal(tmp_path: Path) -> None:
-    place = Place(tmp_path, mode="ask")
-    with place.serving() as process:
-        client = Lines(process)
-        refused = client.call("echo", {"n": 1})
-        assert refused["isError"] is True
-        (row,) = place.pursuit("approvals")["approvals"]
-        assert f"pursuit approve {row['approval_id']}" in refused["content"][0]["text"]
-        place.pursuit("approve", row["approval_id"])
-        assert client.call("echo", {"n": 1})["structuredContent"]["arguments"] == {"n": 1}
-    assert calls(place) == ["echo"]
 
 
 @pytest.mark.parametrize("words", [(), HTTP], ids=["stdio", "http"])

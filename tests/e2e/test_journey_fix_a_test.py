@@ -73,17 +73,17 @@ def test_a_model_fixes_a_test_with_approvals_from_another_terminal(tmp_path: Pat
 
         # In the background, without a terminal: it stays while it waits for a person.
         running = place.begin("run", "fix.toml", "--wait", fresh=False)
-        hint = running.until("it asks first")
-        assert "then it goes on here" in hint
+        hint = running.until("approve or deny:")
+        assert "then it continues here" in hint
         # In another terminal: a word that is no question, then everything that is open.
-        assert "no id of an open question" in place.ask("approve", "yes", code=2)[1]
+        assert "no open approval has the id" in place.ask("approve", "yes", code=2)[1]
         assert (
             "replace of server commands" in place.ask("approvals")[0] and "a * b" in place.ask("approvals", "last")[0]
         )
         assert "approved: commands.replace" in place.ask("approve", "--mission", "last")[0]
 
         # The first idea was wrong: the log says what the check printed, and the next question is open.
-        running.until("it asks first")
+        running.until("approve or deny:")
         log = place.ask("logs", "last")[0]
         assert re.search(r"check tests: ok in .*, exit code 1\n(    .*\n)*.*add\(2, 3\) is 6", log), log
         assert re.search(r"openai:gpt-4o-mini answered \(\d+ tokens.*It must multiply\.", log), log

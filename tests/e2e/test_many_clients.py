@@ -261,62 +261,6 @@ def test_twenty_clients_on_one_mission_drive_it_one_at_a_time(table: Table) -> N
 
 @pytest.mark.slow
 @pytest.mark.guarantee("many-clients")
-def test_twenty_clients_that_know_as_much_begin_one_iteration_between_them(table: Table) -> None:
-    async def scene() -> None:
-        async with seats(table.url) as seated:
-            first = seated[0]
-            session_id = (await first.call("mission_start", **mission("for all")))["session_id"]
-            for number in range(ROUNDS):
-
-                async def propose(seat: Seat, number: int = number) -> Answer:
-                    given = proposal(f"after-{number}-{seat.number}")
-                    return await seat.call("mission_iterate", session_id=session_id, proposal=given, after=number)
-
-                answers = won(await together(propose, seated))
-                assert len(table.done("after")) == number + 1, "one of them began it, nobody repeated it"
-                assert answers
-                for answer in answers:
-                    assert [row["iteration_index"] for row in answer["iterations"]] == [number]
-            calls = await recorded(first, session_id)
-            assert [key for _, key in calls] == table.done("after")
-
-    play(scene)
-    table.verified()
-
-
-@pytest.mark.slow
-@pytest.mark.guarantee("many-clients")
-def test_twenty_clients_that_poll_one_mission_run_each_poll_once(table: Table) -> None:
-    async def scene() -> None:
-        async with seats(table.url) as seated:
-            poll = {"kind": "repeat", "tool_name": "step", "args": {"key": "poll-again"}}
-            session_id = (await seated[0].call("mission_start", **mission("for all", proposer=poll)))["session_id"]
-
-            async def drive(seat: Seat) -> Answer:
-                return await seat.call(
-                    "mission_iterate", session_id=session_id, max_iterations_this_call=2, listen=seat.number % 2 == 0
-                )
-
-            answers: list[Answer] = []
-            for _ in range(ROUNDS):
-                told = [len(seat.heard) for seat in seated]
-                tried = await together(drive, seated)
-                for seat, before, answer in zip(seated, told, tried, strict=True):
-                    heard = seat.heard[before:]
-                    assert bool(heard) == (seat.number % 2 == 0 and not answer["failed"]), "only who drives hears of it"
-                    assert seat.unasked() == []
-                answers += won(tried)
-            indexes = sorted(row["iteration_index"] for answer in answers for row in answer["iterations"])
-            assert indexes == list(range(2 * len(answers))), "no gap, nothing twice"
-            assert table.done("poll") == ["poll-again"] * len(indexes)
-            assert [index for index, _ in await recorded(seated[0], session_id)] == indexes
-
-    play(scene)
-    table.verified()
-
-
-@pytest.mark.slow
-@pytest.mark.guarantee("many-clients")
 def test_processes_that_serve_the_same_ledger_drive_a_mission_one_at_a_time(tmp_path: Path) -> None:
     table = Table(tmp_path)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import threading
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,12 @@ import anyio
 import pytest
 from engine_stage import driving, events_of, mission, play, stage
 from model_endpoint import Reply, calls, failing, transcript
-from model_stage import ALL, ANTHROPIC, DONE, OPENAI, RESPONSES, STREAM, look, pursued, scripted, step
+from model_stage import ALL, ANTHROPIC, DONE, OPENAI, RESPONSES, STREAM, Scripted, look, pursued, step
 
 from pursuit import Budget, PursuitError, ValidationFailed, event, metric
 from pursuit.core.events import CallRefused, IterationProposed, ModelAnswered, ModelAsked, TurnContinued, WaitBegan
-from pursuit.proposers.language import ModelRequest, Patience, Rejected, UserMessage
-from pursuit.proposers.model.provider import Providers, Retries
+from pursuit.proposers.language import ModelRequest, Patience, Retries, UserMessage
+from pursuit.proposers.model.provider import Providers
 
 pytestmark = pytest.mark.usefixtures("quick_python")
 
@@ -32,7 +32,7 @@ def asked(model: str, **more: Any) -> dict[str, Any]:
 @pytest.mark.guarantee("model-proposes")
 @pytest.mark.guarantee("conversation-is-native")
 def test_a_turn_is_a_conversation_in_the_providers_own_form(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, stream: bool, tmp_path: Path, scripted: Scripted
 ) -> None:
     """Parallel calls, a refused one beside a good one, thoughts with their signatures, a second turn."""
     replies = (
@@ -41,7 +41,7 @@ def test_a_turn_is_a_conversation_in_the_providers_own_form(
         Reply(text="That is all for now.", thinking="Well.", redacted="secret"),
         calls(("world__step", {"amount": 5}), thinking="Five."),
     )
-    with scripted(monkeypatch, *replies) as endpoint:
+    with scripted(*replies) as endpoint:
         settings = {"service_tier": "flex", "top_p": 0.5} if model == OPENAI else {"thinking": "low"}
         wanted = mission(
             criteria=[metric("steps") >= 5],
@@ -68,7 +68,7 @@ def test_a_turn_is_a_conversation_in_the_providers_own_form(
     assert [turn.call_id for turn in rest[1:3]] == [call_id for call_id, _name, _args in rest[0].calls]
     assert "saw x" in rest[1].text
     assert rest[2].text == '{"key":"a","metrics":{"steps":1}}', "a structured result is sent once"
-    assert "there is no tool 'world__fly'" in rest[4].text
+    assert "unknown tool 'world__fly'" in rest[4].text
     assert "amount" in rest[5].text
     assert "saw y" in rest[6].text, "a bad call does not discard the good one beside it"
     assert "Iteration 2 begins." in rest[-1].text
@@ -96,10 +96,10 @@ def test_a_turn_is_a_conversation_in_the_providers_own_form(
 @STREAM
 @pytest.mark.guarantee("cached-tokens-are-counted")
 def test_what_the_provider_has_cached_is_counted_and_priced_as_such(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, stream: bool, tmp_path: Path, scripted: Scripted
 ) -> None:
     long = calls(("world__look", {"at": "a" * 6_000}))
-    with scripted(monkeypatch, *[long] * 5, calls(("world__step", {}))):
+    with scripted(*[long] * 5, calls(("world__step", {}))):
         state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=asked(model, stream=stream)))
     last = found[ModelAnswered][-1]
     assert state.conversation.cached_tokens == sum(one.cached for one in found[ModelAnswered]) > 0
@@ -109,15 +109,12 @@ def test_what_the_provider_has_cached_is_counted_and_priced_as_such(
 
 
 @ALL
-@STREAM
-def test_a_turn_ends_with_its_requests(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_turn_ends_with_its_requests(model: str, tmp_path: Path, scripted: Scripted) -> None:
     def more(request: dict[str, Any]) -> Reply:
         return calls(("world__look", {"at": str(len(transcript(request)))}))
 
-    with scripted(monkeypatch, more) as endpoint:
-        wanted = mission(proposer=asked(model, stream=stream, max_requests=3), budget=Budget(max_iterations=2))
+    with scripted(more) as endpoint:
+        wanted = mission(proposer=asked(model, max_requests=3), budget=Budget(max_iterations=2))
         state, found, _rows, _made = pursued(tmp_path, wanted)
     assert (state.verdict_reason, len(endpoint.seen)) == ("max_iterations", 6)
     assert [one.attempt for one in found[ModelAsked]] == [0, 1, 2] * 2
@@ -125,42 +122,37 @@ def test_a_turn_ends_with_its_requests(
 
 
 @ALL
-@STREAM
-def test_single_is_one_request_for_each_iteration(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with scripted(monkeypatch, calls(("world__look", {"at": "x"}))) as endpoint:
-        wanted = mission(proposer=asked(model, stream=stream, turn="single"), budget=Budget(max_iterations=2))
+def test_single_is_one_request_for_each_iteration(model: str, tmp_path: Path, scripted: Scripted) -> None:
+    with scripted(calls(("world__look", {"at": "x"}))) as endpoint:
+        wanted = mission(proposer=asked(model, turn="single"), budget=Budget(max_iterations=2))
         state, _found, _rows, _made = pursued(tmp_path, wanted)
     assert (state.iteration_count, len(endpoint.seen)) == (2, 2)
     assert "Each answer is one iteration" in transcript(endpoint.seen[0])[0].text
 
 
 @ALL
-@STREAM
 def test_a_model_that_never_calls_a_tool_ends_in_proposer_failed(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, tmp_path: Path, scripted: Scripted
 ) -> None:
     replies = Reply(text="I am done."), Reply(text="An answer that", stop="length"), calls(("world__fly", {}))
-    with scripted(monkeypatch, *replies) as endpoint:
-        wanted = mission(criteria=DONE, proposer=asked(model, stream=stream), budget=Budget(max_iterations=10))
+    with scripted(*replies) as endpoint:
+        wanted = mission(criteria=DONE, proposer=model, budget=Budget(max_iterations=10))
         state, found, _rows, made = pursued(tmp_path, wanted)
     assert (state.verdict_reason, state.iteration_count, len(endpoint.seen)) == ("proposer_failed", 3, 5)
     assert made == [("world__fly", "failed")] * 3, "what is wrong can be mended in the same turn, twice"
     assert [bool(one.failed) for one in found[IterationProposed]] == [True, True, False]
     told = endpoint.prompts()
-    assert "no tool was called, and text alone does nothing" in told[1]
+    assert "the answer calls no tool, and text has no effect" in told[1]
     assert "cut off before it called a tool" in told[2]
 
 
 @ALL
-@STREAM
 def test_a_model_that_refuses_to_answer_is_asked_in_the_next_iteration(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, tmp_path: Path, scripted: Scripted
 ) -> None:
     refusal = Reply(text="I cannot help with that.", stop="refusal")
-    with scripted(monkeypatch, refusal, calls(("world__step", {}))) as endpoint:
-        wanted = mission(criteria=DONE, proposer=asked(model, stream=stream), budget=Budget(max_iterations=2))
+    with scripted(refusal, calls(("world__step", {}))) as endpoint:
+        wanted = mission(criteria=DONE, proposer=model, budget=Budget(max_iterations=2))
         state, found, _rows, _made = pursued(tmp_path, wanted)
     assert (state.verdict_reason, len(endpoint.seen)) == ("criteria_met", 2)
     assert [bool(one.failed) for one in found[IterationProposed]] == [True, False]
@@ -168,15 +160,12 @@ def test_a_model_that_refuses_to_answer_is_asked_in_the_next_iteration(
 
 
 @pytest.mark.parametrize("model", [OPENAI, RESPONSES])
-@STREAM
-def test_arguments_that_are_no_json_go_back(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arguments_that_are_no_json_go_back(model: str, tmp_path: Path, scripted: Scripted) -> None:
     """Anthropic's form has no place for such arguments."""
     look_too = ("world__look", {"at": "x"})
     replies = calls(("world__step", '{"amount": '), look_too), calls(("world__step", "[1]"), look_too)
-    with scripted(monkeypatch, *replies, calls(("world__step", ""))) as endpoint:
-        wanted = mission(criteria=DONE, proposer=asked(model, stream=stream))
+    with scripted(*replies, calls(("world__step", ""))) as endpoint:
+        wanted = mission(criteria=DONE, proposer=model)
         state, _found, _rows, made = pursued(tmp_path, wanted)
     assert state.verdict_reason == "criteria_met"
     assert [outcome for _tool, outcome in made] == ["failed", "ok", "failed", "ok", "ok"]
@@ -187,14 +176,14 @@ def test_arguments_that_are_no_json_go_back(
 @STREAM
 @pytest.mark.guarantee("model-retries")
 def test_a_provider_that_is_busy_or_broken_is_asked_again(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, stream: bool, tmp_path: Path, scripted: Scripted
 ) -> None:
     good = calls(("world__step", {}), tokens=(100, 20))
     faults = [
         Reply(fault=fault, text="It is long enough to be cut.") for fault in ("cut", "junk", "error")[: 2 + stream]
     ]
     replies = failing(429, Retry_After="0.05"), failing(500), failing(529), *faults, good
-    with scripted(monkeypatch, *replies) as endpoint:
+    with scripted(*replies) as endpoint:
         wanted = mission(criteria=DONE, proposer=asked(model, stream=stream))
         state, found, _rows, _made = pursued(tmp_path, wanted, retries=Retries(tries=len(replies), first_pause=0.01))
     assert (state.verdict_reason, len(endpoint.seen)) == ("criteria_met", len(replies))
@@ -205,15 +194,12 @@ def test_a_provider_that_is_busy_or_broken_is_asked_again(
 
 
 @ALL
-@STREAM
 @pytest.mark.guarantee("an-outage-is-a-wait")
-def test_an_outage_is_a_wait_that_ends_by_itself(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outage_is_a_wait_that_ends_by_itself(model: str, tmp_path: Path, scripted: Scripted) -> None:
     """Eighteen failures in a row ended a mission once; now it waits, also in the middle of a turn."""
     replies = calls(("world__look", {"at": "x"})), *[failing(503)] * 18, calls(("world__step", {}))
-    with scripted(monkeypatch, *replies) as endpoint:
-        wanted = mission(criteria=DONE, proposer=asked(model, stream=stream), budget=Budget(max_iterations=2))
+    with scripted(*replies) as endpoint:
+        wanted = mission(criteria=DONE, proposer=model, budget=Budget(max_iterations=2))
         patience = Patience(first_pause=0.001, longest_pause=0.002)
         state, found, rows, _made = pursued(
             tmp_path, wanted, retries=Retries(tries=2, first_pause=0.001), patience=patience
@@ -229,9 +215,9 @@ def test_an_outage_is_a_wait_that_ends_by_itself(
 
 @pytest.mark.guarantee("an-outage-is-a-wait")
 def test_a_provider_that_wants_to_be_left_alone_is_asked_at_the_time_that_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, scripted: Scripted
 ) -> None:
-    with scripted(monkeypatch, failing(429, Retry_After="300"), calls(("world__step", {}))) as endpoint:
+    with scripted(failing(429, Retry_After="300"), calls(("world__step", {}))) as endpoint:
         wanted = mission(criteria=DONE, proposer=OPENAI, budget=Budget(max_wall_clock_seconds=1.5))
         state, found, _rows, _made = pursued(tmp_path, wanted)
     assert (state.verdict_reason, len(endpoint.seen)) == ("max_wall_clock", 1), "the budget's clock ends a wait"
@@ -242,12 +228,12 @@ def test_a_provider_that_wants_to_be_left_alone_is_asked_at_the_time_that_it_say
 @pytest.mark.guarantee("an-outage-is-a-wait")
 @pytest.mark.parametrize(("first", "second", "seconds", "following"), [(900, 300, 300, 1), (300, 900, 300, 0)])
 async def test_if_all_providers_want_to_be_left_alone_the_first_that_may_be_asked_is_waited_for(
-    first: int, second: int, seconds: int, following: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    first: int, second: int, seconds: int, following: int, tmp_path: Path, scripted: Scripted
 ) -> None:
     def answer(request: dict[str, Any]) -> Reply:
         return failing(429, Retry_After=str(first if request["shape"] == "openai-chat" else second))
 
-    with scripted(monkeypatch, answer) as endpoint:
+    with scripted(answer) as endpoint:
         async with stage(tmp_path, step) as runtime:
             wanted = mission(criteria=DONE, proposer=asked(OPENAI, fallback=[ANTHROPIC]))
             mission_id = (await runtime.runner.start(wanted)).session_id
@@ -262,10 +248,9 @@ async def test_if_all_providers_want_to_be_left_alone_the_first_that_may_be_aske
 
 
 @ALL
-@STREAM
 @pytest.mark.guarantee("an-outage-is-a-wait")
 def test_a_fallback_is_asked_at_once_while_the_provider_wants_to_be_left_alone(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, tmp_path: Path, scripted: Scripted
 ) -> None:
     """The model is not asked again before that time, also not in the next iteration."""
     other = OPENAI if model == ANTHROPIC else ANTHROPIC
@@ -275,8 +260,8 @@ def test_a_fallback_is_asked_at_once_while_the_provider_wants_to_be_left_alone(
             return failing(429, Retry_After="300")
         return calls(("world__look", {"at": str(len(endpoint.seen))}))
 
-    with scripted(monkeypatch, answer) as endpoint:
-        proposer = asked(model, stream=stream, fallback=[other], max_requests=2)
+    with scripted(answer) as endpoint:
+        proposer = asked(model, fallback=[other], max_requests=2)
         _state, found, _rows, _made = pursued(tmp_path, mission(proposer=proposer, budget=Budget(max_iterations=2)))
     assert [one.model for one in found[ModelAsked]] == [model, *[other] * 4]
     (wait,) = found[WaitBegan]
@@ -285,11 +270,8 @@ def test_a_fallback_is_asked_at_once_while_the_provider_wants_to_be_left_alone(
 
 
 @ALL
-@STREAM
 @pytest.mark.guarantee("an-outage-is-a-wait")
-def test_a_fallback_is_asked_after_repeated_failures(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fallback_is_asked_after_repeated_failures(model: str, tmp_path: Path, scripted: Scripted) -> None:
     """The conversation goes on with another provider, and back; both accept what the other one said."""
 
     def answer(request: dict[str, Any]) -> Reply:
@@ -303,8 +285,8 @@ def test_a_fallback_is_asked_after_repeated_failures(
         return calls(("world__look", {"at": str(len(endpoint.seen))}), thinking=thoughts if thinks else None)
 
     other = OPENAI if model == ANTHROPIC else ANTHROPIC
-    with scripted(monkeypatch, answer) as endpoint:
-        proposer = asked(model, stream=stream, fallback=[other], max_requests=3, settings={"thinking": "low"})
+    with scripted(answer) as endpoint:
+        proposer = asked(model, fallback=[other], max_requests=3, settings={"thinking": "low"})
         wanted = mission(proposer=proposer, budget=Budget(max_iterations=2))
         _state, found, _rows, _made = pursued(tmp_path, wanted, retries=Retries(tries=1))
     assert [one.model for one in found[ModelAsked]] == [*[model] * 3, *[other] * 2, *[model] * 3]
@@ -317,14 +299,14 @@ def test_a_fallback_is_asked_after_repeated_failures(
 @pytest.mark.guarantee("an-outage-is-a-wait")
 @pytest.mark.parametrize("status", [503, 401])
 def test_after_the_last_fallback_the_first_model_is_asked_again(
-    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    status: int, tmp_path: Path, scripted: Scripted
 ) -> None:
     def answer(request: dict[str, Any]) -> Reply:
         if request["shape"] != "openai-chat":
             return failing(status)
         return failing(503) if len(endpoint.seen) <= 2 else calls(("world__step", {}))
 
-    with scripted(monkeypatch, answer) as endpoint:
+    with scripted(answer) as endpoint:
         wanted = mission(
             criteria=DONE,
             proposer=asked(OPENAI, fallback=[ANTHROPIC]),
@@ -339,15 +321,14 @@ def test_after_the_last_fallback_the_first_model_is_asked_again(
 
 
 @ALL
-@STREAM
 @pytest.mark.guarantee("model-retries")
 async def test_a_provider_that_refuses_fails_the_mission_at_once_and_it_can_be_resumed(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, tmp_path: Path, scripted: Scripted
 ) -> None:
-    with scripted(monkeypatch, failing(401), failing(404), calls(("world__step", {}))) as endpoint:
+    with scripted(failing(401), failing(404), calls(("world__step", {}))) as endpoint:
         async with stage(tmp_path, step) as runtime:
             service = runtime.runner
-            mission_id = (await service.start(mission(criteria=DONE, proposer=asked(model, stream=stream)))).session_id
+            mission_id = (await service.start(mission(criteria=DONE, proposer=model))).session_id
             for place, status in enumerate(("401", "404"), 1):  # a wrong key, and an unknown model
                 state = await service.run(mission_id)
                 assert (state.status, len(endpoint.seen)) == ("failed", place)
@@ -358,43 +339,11 @@ async def test_a_provider_that_refuses_fails_the_mission_at_once_and_it_can_be_r
             assert (await service.run(mission_id)).verdict_reason == "criteria_met"
 
 
-@pytest.mark.guarantee("model-retries")
-async def test_a_refused_request_leaves_the_client_to_the_other_missions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One request is under way when another one of the same model is refused: it is answered all the same."""
-
-    def answer(request: dict[str, Any]) -> Reply:
-        if "Wrong." in transcript(request)[-1].text:
-            return failing(400)
-        held.set()
-        assert refused.wait(20)
-        return Reply(text="Right.")
-
-    held, refused = threading.Event(), threading.Event()
-    right, wrong = (ModelRequest(system="S", messages=(UserMessage(text),)) for text in ("Go.", "Wrong."))
-    with scripted(monkeypatch, answer):
-        model = Providers(retries=Retries(tries=1)).open(OPENAI)
-        said: list[str] = []
-
-        async def ask() -> None:
-            said.append((await model.answer(right)).text)
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(ask)
-            assert await anyio.to_thread.run_sync(held.wait, 20)
-            with pytest.raises(Rejected, match="400"):
-                await model.answer(wrong)
-            refused.set()
-        await model.aclose()
-        assert said == ["Right."]
-
-
 @ALL
 @pytest.mark.guarantee("model-within-time")
-def test_a_stream_that_stalls_is_given_up(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_stalls_is_given_up(model: str, tmp_path: Path, scripted: Scripted) -> None:
     stalled = Reply(fault="stall", text="It begins, and then it says no more.")
-    with scripted(monkeypatch, stalled, calls(("world__step", {}))) as endpoint:
+    with scripted(stalled, calls(("world__step", {}))) as endpoint:
         wanted = mission(criteria=DONE, proposer=model)
         state, found, _rows, _made = pursued(tmp_path, wanted, settings={"model_stall": 1.5})
     assert state.verdict_reason == "criteria_met"
@@ -408,10 +357,10 @@ def test_a_stream_that_stalls_is_given_up(model: str, tmp_path: Path, monkeypatc
 @STREAM
 @pytest.mark.guarantee("tokens-are-counted")
 def test_the_token_cap_ends_a_mission_whose_provider_always_breaks_off(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, stream: bool, tmp_path: Path, scripted: Scripted
 ) -> None:
     """A stall is counted in the same way; no clock decides here how many requests the provider has read."""
-    with scripted(monkeypatch, Reply(fault="cut", text="It begins, and then it breaks off.")) as endpoint:
+    with scripted(Reply(fault="cut", text="It begins, and then it breaks off.")) as endpoint:
         proposer = asked(model, stream=stream)
         wanted = mission(criteria=DONE, proposer=proposer, budget=Budget(max_iterations=1, max_tokens=20_000))
         patience = Patience(first_pause=0.001, longest_pause=0.002)
@@ -426,10 +375,8 @@ def test_the_token_cap_ends_a_mission_whose_provider_always_breaks_off(
 @ALL
 @STREAM
 @pytest.mark.guarantee("model-within-time")
-def test_a_provider_that_hangs_is_given_up(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with scripted(monkeypatch, Reply(fault="hang"), calls(("world__step", {}))):
+def test_a_provider_that_hangs_is_given_up(model: str, stream: bool, tmp_path: Path, scripted: Scripted) -> None:
+    with scripted(Reply(fault="hang"), calls(("world__step", {}))):
         wanted = mission(criteria=DONE, proposer=asked(model, stream=stream))
         state, found, _rows, _made = pursued(tmp_path, wanted, settings={"model_timeout": 0.5})
     assert state.verdict_reason == "criteria_met"
@@ -438,28 +385,24 @@ def test_a_provider_that_hangs_is_given_up(
 
 
 @ALL
-@STREAM
 @pytest.mark.guarantee("model-within-time")
-def test_the_wall_clock_cuts_a_request(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with scripted(monkeypatch, Reply(fault="hang")):
-        wanted = mission(criteria=DONE, proposer=asked(model, stream=stream), budget=Budget(max_wall_clock_seconds=0.5))
+def test_the_wall_clock_cuts_a_request(model: str, tmp_path: Path, scripted: Scripted) -> None:
+    with scripted(Reply(fault="hang")):
+        wanted = mission(criteria=DONE, proposer=model, budget=Budget(max_wall_clock_seconds=0.5))
         state, _found, _rows, _made = pursued(tmp_path, wanted)
     assert state.verdict_reason == "max_wall_clock"
 
 
 @ALL
-@STREAM
 @pytest.mark.guarantee("model-within-time")
 @pytest.mark.parametrize("word", ["pause", "abort"])
 async def test_the_operators_word_gives_up_a_question(
-    word: str, model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    word: str, model: str, tmp_path: Path, scripted: Scripted
 ) -> None:
-    with scripted(monkeypatch, Reply(fault="hang"), calls(("world__step", {}))) as endpoint:
+    with scripted(Reply(fault="hang"), calls(("world__step", {}))) as endpoint:
         async with stage(tmp_path, step) as runtime:
             service = runtime.runner
-            wanted = mission(criteria=DONE, proposer=asked(model, stream=stream))
+            wanted = mission(criteria=DONE, proposer=model)
             mission_id = (await service.start(wanted)).session_id
             async with driving(runtime, mission_id):
                 await anyio.to_thread.run_sync(endpoint.arrived.acquire)
@@ -485,7 +428,9 @@ def refused(folder: Path, **wanted: Any) -> list[str]:
 
 
 @pytest.mark.guarantee("model-checked-at-start")
-def test_what_cannot_be_asked_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_asked_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scripted: Scripted
+) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     (said,) = refused(tmp_path, proposer=ANTHROPIC)
@@ -496,8 +441,8 @@ def test_what_cannot_be_asked_is_refused_at_the_start(tmp_path: Path, monkeypatc
     assert "OPENAI_BASE_URL" in said
     assert "OpenAIProvider" not in said
     (said,) = refused(tmp_path, proposer="nobody:nothing")
-    assert "there is no provider 'nobody'" in said
-    with scripted(monkeypatch, failing(500)) as endpoint:
+    assert "unknown provider 'nobody'" in said
+    with scripted(failing(500)) as endpoint:
         priced = Budget(max_iterations=1, max_cost_usd=1.0)
         (said,) = refused(tmp_path, proposer="openai:homemade", budget=priced)
         assert said.startswith("budget.max_cost_usd: the price of openai:homemade is not known")
@@ -505,12 +450,12 @@ def test_what_cannot_be_asked_is_refused_at_the_start(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.guarantee("model-checked-at-start")
-def test_settings_change_neither_the_model_nor_the_caps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_change_neither_the_model_nor_the_caps(tmp_path: Path, scripted: Scripted) -> None:
     """They are refused at the start; a request that has them all the same keeps our own."""
     wrong = {"extra_body": {"model": "gpt-5-pro"}, "extra_headers": {}, "max_tokens": 99_999, "max_retries": 9}
     wrong |= {"model": "gpt-5-pro"}
     question = ModelRequest(system="S", messages=(UserMessage("Go."),), max_tokens=300, settings=wrong)
-    with scripted(monkeypatch, Reply(text="Yes.")) as endpoint:
+    with scripted(Reply(text="Yes.")) as endpoint:
         said = refused(tmp_path, proposer=asked(OPENAI, settings={**wrong, "seed": 7}))
         assert {fault.partition(": ")[0] for fault in said} == {f"proposer.settings.{key}" for key in wrong}
 
@@ -526,11 +471,9 @@ def test_settings_change_neither_the_model_nor_the_caps(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("level", ["low", "medium", "high", True])
-def test_thinking_comes_on_top_of_the_longest_answer(
-    level: str | bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_thinking_comes_on_top_of_the_longest_answer(level: str | bool, tmp_path: Path, scripted: Scripted) -> None:
     """Anthropic refuses a maximum that is not above the budget of thinking; the endpoint does so, too."""
-    with scripted(monkeypatch, calls(("world__step", {}))) as endpoint:
+    with scripted(calls(("world__step", {}))) as endpoint:
         proposer = asked(ANTHROPIC, settings={"thinking": level})
         state, _found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=proposer))
         assert state.verdict_reason == "criteria_met"
@@ -543,9 +486,9 @@ def test_thinking_comes_on_top_of_the_longest_answer(
 
 @pytest.mark.guarantee("model-checked-at-start")
 async def test_a_mission_resumed_without_its_key_is_left_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scripted: Scripted
 ) -> None:
-    with scripted(monkeypatch, calls(("world__step", {}))) as endpoint:
+    with scripted(calls(("world__step", {}))) as endpoint:
         async with stage(tmp_path, step) as runtime:
             mission_id = (await runtime.runner.start(mission(criteria=DONE, proposer=ANTHROPIC))).session_id
             monkeypatch.delenv("ANTHROPIC_API_KEY")
@@ -559,29 +502,30 @@ async def test_a_mission_resumed_without_its_key_is_left_as_it_is(
 
 
 def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pydantic_ai.models", None)
+    monkeypatch.setitem(sys.modules, "pydantic_ai.models", None)
+    monkeypatch.delitem(sys.modules, "pursuit.proposers.model.provider_model", raising=False)
     (said,) = refused(tmp_path, proposer=OPENAI)
     assert "pip install 'pursuit[models]'" in said
     assert "\n" not in said
 
 
-def test_nothing_to_do_is_an_iteration_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with scripted(monkeypatch, calls(("do_nothing", {"why": "the job still runs"}))):
+def test_nothing_to_do_is_an_iteration_of_its_own(tmp_path: Path, scripted: Scripted) -> None:
+    with scripted(calls(("do_nothing", {"why": "the job still runs"}))):
         state, found, _rows, made = pursued(tmp_path, mission(proposer=OPENAI))
     assert (state.verdict_reason, made) == ("max_iterations", [])
     assert found[IterationProposed][0].rationale == "the job still runs"
 
 
-def test_a_models_script_needs_permission_and_only_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_models_script_needs_permission_and_only_claims(tmp_path: Path, scripted: Scripted) -> None:
     source = "world.step(amount=3)\nmission.observe('steps', 99)"
-    with scripted(monkeypatch, calls(("run_script", {"script": source})), Reply(text="Done.")) as endpoint:
+    with scripted(calls(("run_script", {"script": source})), Reply(text="Done.")) as endpoint:
         wanted = mission(criteria=[metric("steps") == 99], proposer=OPENAI, allow_scripted_strategies=True)
         state, _found, _rows, made = pursued(tmp_path, wanted)
     assert '"calls":["world.step: ok"],"claimed":{"steps":99}' in endpoint.prompts()[1]
     assert (state.verdict_reason, made, state.metrics["steps"]) == ("max_iterations", [("world.step", "ok")], 3)
     assert [tool["function"]["name"] for tool in endpoint.seen[0]["body"]["tools"]][-1] == "run_script"
     (tmp_path / "other").mkdir()
-    with scripted(monkeypatch, calls(("run_script", {"script": source}))) as endpoint:
+    with scripted(calls(("run_script", {"script": source}))) as endpoint:
         state, found, _rows, made = pursued(tmp_path / "other", mission(criteria=DONE, proposer=OPENAI))
     assert (state.proposer_failures, made) == (1, [])
     assert "allow_scripted_strategies = false" in found[IterationProposed][0].failed[0]
@@ -589,8 +533,8 @@ def test_a_models_script_needs_permission_and_only_claims(tmp_path: Path, monkey
 
 
 @pytest.mark.guarantee("model-loop-guard")
-def test_the_third_identical_call_in_a_row_is_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with scripted(monkeypatch, calls(("world__step", {"key": "z"}))) as endpoint:
+def test_the_third_identical_call_in_a_row_is_denied(tmp_path: Path, scripted: Scripted) -> None:
+    with scripted(calls(("world__step", {"key": "z"}))) as endpoint:
         wanted = mission(criteria=[event("never")], proposer=asked(OPENAI, max_requests=4))
         _state, found, _rows, made = pursued(tmp_path, wanted)
     assert [outcome for _tool, outcome in made] == ["ok", "ok", "denied", "denied"]
@@ -598,8 +542,8 @@ def test_the_third_identical_call_in_a_row_is_denied(tmp_path: Path, monkeypatch
     assert len(endpoint.seen) == 4
 
 
-def test_a_large_answer_lies_in_a_blob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with scripted(monkeypatch, calls(("world__step", {"key": "k" * 20_000}), tokens=(100, 20))):
+def test_a_large_answer_lies_in_a_blob(tmp_path: Path, scripted: Scripted) -> None:
+    with scripted(calls(("world__step", {"key": "k" * 20_000}), tokens=(100, 20))):
         state, found, _rows, made = pursued(tmp_path, mission(criteria=DONE, proposer=OPENAI))
     assert (state.verdict_reason, made) == ("criteria_met", [("world.step", "ok")])
     (answered,) = found[ModelAnswered]
@@ -609,14 +553,12 @@ def test_a_large_answer_lies_in_a_blob(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.guarantee("tools-are-whole-or-named")
-def test_tools_that_there_is_no_room_for_are_left_off_and_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tools_that_there_is_no_room_for_are_left_off_and_named(tmp_path: Path, scripted: Scripted) -> None:
     def long(at: str) -> str:
         return at
 
     long.__doc__ = "It is said at length. " * 40
-    with scripted(monkeypatch, calls(("world__step", {}))) as endpoint:
+    with scripted(calls(("world__step", {}))) as endpoint:
         wanted = mission(criteria=DONE, proposer=OPENAI)
         state, _found, _rows, _made = pursued(tmp_path, wanted, long, step, look, settings={"tools_bytes": 700})
     assert state.verdict_reason == "criteria_met"
@@ -630,10 +572,9 @@ INJECTIONS = Path(__file__).parents[1] / "data" / "injections.txt"
 
 
 @ALL
-@STREAM
 @pytest.mark.guarantee("data-is-not-instructions")
 def test_a_model_that_obeys_an_injection_gets_neither_past_policy_nor_past_the_criteria(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, tmp_path: Path, scripted: Scripted
 ) -> None:
     lines = INJECTIONS.read_text(encoding="utf-8").splitlines()
 
@@ -653,10 +594,10 @@ def test_a_model_that_obeys_an_injection_gets_neither_past_policy_nor_past_the_c
         ("denied", {"policy": {"deny": [], "ask": ["world.destroy"], "mode": "never"}}),
     ):
         (tmp_path / folder).mkdir()
-        with scripted(monkeypatch, *obeying) as endpoint:
+        with scripted(*obeying) as endpoint:
             wanted = mission(
                 criteria=[event("never", source="world.step"), metric("steps", source="world.step") >= 1],
-                proposer=asked(model, stream=stream, max_requests=2),
+                proposer=asked(model, max_requests=2),
                 **more,
             )
             state, _found, _rows, made = pursued(tmp_path / folder, wanted, read, destroy, step)

@@ -14,7 +14,6 @@ import pytest
 from mcp import Client, MCPError
 from problem_answers import ANSWERS, PUBLISHED
 from problem_stage import EXAM, plain
-from public_servers import SERVERS
 from quick_start import quick
 
 from pursuit import Problem
@@ -166,8 +165,8 @@ def taken_in(
     return anyio.run(looked_at, again.to_mcp_server(state=folder / f"again-{era}.db"), era, problem_id)
 
 
-@pytest.mark.parametrize("era", ["legacy", "auto"])
-def test_a_server_of_ones_own_is_a_problem_and_a_fixed_point(tmp_path: Path, era: str) -> None:
+def test_a_server_of_ones_own_is_a_problem_and_a_fixed_point(tmp_path: Path) -> None:
+    era = "auto"
     one = Problem.from_stdio(sys.executable, [quick(str(EXAM)), "probe", "look"], problem_id="mine", title="Mine")
     table = {
         "problem_id": "mine",
@@ -185,37 +184,6 @@ def test_a_server_of_ones_own_is_a_problem_and_a_fixed_point(tmp_path: Path, era
     (tmp_path / "problem.toml").write_text(as_toml(table), encoding="utf-8")
     first = anyio.run(looked_at, one.to_mcp_server(state=tmp_path / "one.db"), era)[0]
     words = [str(tmp_path / "problem.toml"), "--state", str(tmp_path / "inner.db")]
-    assert taken_in(words, tmp_path, era)[0] == first
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "era"),
-    [
-        ("everything", "legacy"),
-        ("git", "auto"),
-        pytest.param("everything", "auto", marks=pytest.mark.soak),
-        pytest.param("git", "legacy", marks=pytest.mark.soak),
-        pytest.param("time", "legacy", marks=pytest.mark.soak),
-        pytest.param("time", "auto", marks=pytest.mark.soak),
-    ],
-)
-def test_public_servers_as_upstreams_are_fixed_points(tmp_path: Path, name: str, era: str) -> None:
-    server = SERVERS[name]
-    server.fresh(tmp_path / "world")
-    command, *args = map(str, server.quickly(tmp_path / "world"))
-    table = {
-        "problem_id": name,
-        "title": "A public server",
-        "summary": "Use it.",
-        "statement": "Use it.",
-        "kind": "mcp",
-        "server": {"command": command, "args": args, "env": dict(server.env(tmp_path / "world"))},
-        "scorer": {"kind": "command", "command": ["true"], "output": "exit_code", "metrics": [{"metric": "passed"}]},
-    }
-    (tmp_path / "problem.toml").write_text(as_toml(table), encoding="utf-8")
-    words = [str(tmp_path / "problem.toml"), "--state", str(tmp_path / "inner.db")]
-    first = anyio.run(looked_at, Problem.from_manifest(tmp_path).to_mcp_server(state=tmp_path / "one.db"), era)[0]
     assert taken_in(words, tmp_path, era)[0] == first
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -62,15 +61,6 @@ def test_the_baseline_meets_its_target_and_replays(
     assert again["same"] and again["score"] == done["score"] and again["notes"] == []
 
 
-def test_an_attempt_at_a_problem_named_by_its_file_is_judged(place: Place) -> None:
-    shutil.copytree(SHIPPED / "knapsack", place.folder / "mine")
-    manifest = place.folder / "mine" / "problem.toml"
-    text = manifest.read_text(encoding="utf-8")
-    manifest.write_text(re.sub(r"(?m)^problem_id = .*$", 'problem_id = "mine"', text), encoding="utf-8")
-    done = place.json("problem", "attempt", "mine/problem.toml")
-    assert (done["solved"], done["mission_status"]) == (True, "completed")
-
-
 def test_the_command_line_lists_shows_and_validates(place: Place) -> None:
     rows = place.json("problem", "list", "--kind", "optimization", "--tag", "discrete")["problems"]
     assert [row["problem_id"] for row in rows] == ["gear-train"]
@@ -87,49 +77,6 @@ def test_the_command_line_lists_shows_and_validates(place: Place) -> None:
     assert all(fault["source"].endswith("problem.toml") for fault in told)
     assert "left out" in place.ask("problem", "list", "--dir", ".")[1]
     assert place.json("problem", "validate", SHIPPED)["problems"] == IDS
-
-
-def test_attempts_are_compared_in_a_table_and_on_a_page(place: Place) -> None:
-    place.ask("problem", "attempt", "three-bar-truss", "--label", "<b>mine</b>")
-    short = ("problem", "attempt", "three-bar-truss", "--proposer", "search", "--max-iterations", 2)
-    failed = place.json(*short, code=3)
-    assert not failed["solved"] and failed["status"] == "scored" and failed["calls"] == 1
-    (found,) = place.json("problem", "compare", "three-bar-truss", "-o", "page.html")["problems"]
-    assert [row["solved"] for row in found["attempts"]] == [True, False]
-    assert found["attempts"][1]["status"] == "scored"
-    assert found["attempts"][0]["label"] == "<b>mine</b>" and found["attempts"][0]["tokens"] == 0
-    page = (place.folder / "page.html").read_text(encoding="utf-8")
-    assert page.count("<svg") == 2, "over calls and over seconds; no attempt used tokens or money"
-    assert "<b>mine" not in page and "&lt;b&gt;mine" in page
-    assert "is there already" in place.ask("problem", "compare", "three-bar-truss", "-o", "page.html", code=2)[1]
-    assert place.ask("problem", "compare", "three-bar-truss")[0].count("\n") == 1 + 2
-    idle = place.json("problem", "attempt", "three-bar-truss", "--proposer", "client", code=4)
-    assert "no submission" in place.ask("problem", "replay", idle["attempt_id"], code=2)[1]
-    assert "attempt_not_found" in place.ask("problem", "replay", "attempt-none", "--json", code=2)[0]
-
-
-def test_a_client_proposes_and_the_mission_goes_on_with_resume(place: Place) -> None:
-    # One turn goes on until the judge, which is a task, has spoken, however slow the machine is.
-    place.write("pursuit.toml", '[policy]\nmode = "auto"\n[settings]\ntask_patience = 120\n')
-    begun = place.json("problem", "attempt", "pangram", "--proposer", "client", code=4)
-    calls = [
-        {
-            "tool_name": f"{server_of(begun['attempt_id'])}.submit_final",
-            "args": {"answer": "Cwm fjord bank glyphs vext quiz"},
-        }
-    ]
-    place.write("proposal.json", json.dumps({"tool_calls": calls}))
-    status = place.json("iterate", begun["session_id"], "--proposal", "proposal.json", "--mode", "auto")
-    assert status["status"] == "completed"
-    (found,) = place.json("problem", "compare", "pangram")["problems"]
-    assert found["attempts"][0]["value"] == 26 and found["attempts"][0]["label"] == "client"
-    told = place.ask("problem", "attempt", "pangram", "--mode", "ask", code=4)[1].splitlines()[-1]
-    asked = re.fullmatch(r"it asks first: pursuit (approve \S+), or deny it; then pursuit (resume mission-\S+)", told)
-    assert asked is not None, told
-    place.ask(*asked[1].split())
-    assert "solved: yes" in place.ask(*asked[2].split())[0]
-    wrong = place.ask("problem", "attempt", "pangram", "--proposer", "search", code=2)[1]
-    assert "evaluation_tools" in wrong
 
 
 def _killed_in_the_middle(folder: Path) -> tuple[Place, str]:

@@ -22,10 +22,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
-from agent_stage import AgentPlace, library
+from agent_stage import AgentPlace, agents_table, library
 from cli_stage import BEAM, until
 from model_endpoint import ModelEndpoint, Reply, calls
 
@@ -89,8 +90,8 @@ class Model:
         if "agent" not in tools or later:  # a request of the agent about itself
             return Reply(text="Nothing.")
         self.offered |= tools
-        left = re.findall(r"Budget left: (\d+) turns", json.dumps(messages[ours[-1]]))
-        steps = self.turn(int(left[-1]), json.dumps(messages))
+        used = re.findall(r"max_iterations (\d+) of 9", json.dumps(messages[ours[-1]]))
+        steps = self.turn(9 - int(used[-1]), json.dumps(messages))
         done = sum(len(one.get("tool_calls") or ()) for one in messages[ours[-1] :] if one["role"] == "assistant")
         return calls(steps[done], text="Next.") if done < len(steps) else Reply(text="Done.")
 
@@ -144,6 +145,9 @@ def drive(tmp_path: Path) -> None:
     model = Model(place.folder / ".pursuit" / "workspaces")
     with ModelEndpoint(model, strict=False) as endpoint:
         keys = {"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": f"{endpoint.url}/v1", "OPENAI_MODEL": "gpt-4o-mini"}
+        if place.isolated:
+            hosts = f'network = ["127.0.0.1:{urlsplit(endpoint.url).port}"]\n'
+            place.write("pursuit.toml", BEAM + '[policy]\nmode = "ask"\n' + agents_table() + hosts)
         place.environment |= {**keys, "PATH": f"{NODE}:{os.environ['PATH']}"}
         running = place.begin("run", "fix.toml")
         assert model.in_second_turn.wait(120), running.end(signal.SIGINT)

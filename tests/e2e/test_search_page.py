@@ -14,7 +14,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "search.md"
 
 def test_the_mission_of_the_page_about_search_finds_a_beam_that_holds(tmp_path: Path) -> None:
     found = re.search(r"^```toml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert found is not None
     (tmp_path / "mission.toml").write_text(found[1], encoding="utf-8")
     words = [*pursuit(), "run", "mission.toml", "--mode", "auto", "--json"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)

@@ -188,7 +188,14 @@ def test_a_mission_and_everything_that_is_told_of_it_keeps_them(searched: Search
     assert searched.leaks() == []
 
 
-@pytest.mark.parametrize("names", [["stdio"], ["http"], ["stdio", "http", "refuses", "leaves", "refused"]])
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(["stdio"], marks=pytest.mark.soak),
+        pytest.param(["http"], marks=pytest.mark.soak),
+        ["stdio", "http", "refuses", "leaves", "refused"],
+    ],
+)
 def test_a_gateway_and_its_logs_keep_them(searched: Searched, names: list[str]) -> None:
     place = searched.place
     kept = "".join(f"[servers.{part}" for part in _servers_of(place) if part.partition("]")[0] in names)

@@ -50,7 +50,7 @@ FIRST_HOUR: list[tuple[str, dict[str, Any], str | None, tuple[str, ...]]] = [
     ("mission_status", {"session_id": "../etc"}, "validation_error", ("session_id: ", "16 hex digits")),
     ("mission_start", {"directive": "x"}, "validation_error", ("- criteria: ", "- budget: ")),
     ("mission_start", {**MISSION, "tool_allowlist": ["workshop.stp"]}, "validation_error", ("'workshop.step'",)),
-    ("mission_start", {**MISSION, "tool_allowlist": ["workshp.*"]}, "validation_error", ("'workshop.step'",)),
+    ("mission_start", {**MISSION, "tool_allowlist": ["workshp.*"]}, "validation_error", ("'workshop'",)),
     ("mission_tools", {}, None, ("workshop.step(log, key?, ms?",)),
     ("mission_tools", {"names": ["step"]}, None, ('"required": ["log"]',)),
     ("mission_start", MISSION, None, ("is pending", "Proposer: client")),

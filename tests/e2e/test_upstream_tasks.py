@@ -93,7 +93,6 @@ def test_a_mission_that_was_killed_while_it_waited_picks_the_servers_task_up(tmp
     argv = [sys.executable, str(FIXTURE), "--http"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as server:
         try:
-            assert server.stdout is not None
             url = json.loads(server.stdout.readline())["url"]
             place = Place(tmp_path)
             place.write("pursuit.toml", f'[policy]\nmode = "auto"\n[servers.far]\nurl = "{url}"\n')

@@ -11,7 +11,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from browser import Viewer, open_chromium
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,31 +74,3 @@ def test_what_an_extra_brings_is_named_if_it_is_missing(installed: Path, tmp_pat
     assert "pip install 'pursuit[schedule]'" in done.stderr
     assert "Traceback" not in done.stderr
     assert json.loads(_run(installed, tmp_path, "schema", "config"))["title"].startswith("The configuration")
-
-
-@pytest.mark.soak
-def test_the_page_opens_from_the_wheel(installed: Path, tmp_path: Path) -> None:
-    _run(installed, tmp_path, "init")
-    _run(installed, tmp_path, "run", "mission.toml", "--mode", "auto", "--json")
-    environment = {"PATH": str(installed), "HOME": str(tmp_path)}
-    command = [str(installed / "pursuit"), "page", "--no-browser", "--json"]
-    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        link = json.loads(process.stdout.readline())["page"]
-        with open_chromium() as browser:
-            one = Viewer(browser)
-            one.page.goto(link)
-            for name in ("Missions", "Approvals", "Tasks", "Tools", "Fleet", "Workers", "Problems", "Audit", "Lessons"):
-                one.page.get_by_role("link", name=name).first.click()
-                one.page.wait_for_load_state("load")
-                assert one.page.locator("h1").inner_text() == name
-                one.check()
-            one.page.get_by_role("link", name="Missions").click()
-            one.page.get_by_role("link", name="Design a welded beam").first.click()
-            one.page.get_by_text("Every required criterion is met").wait_for()
-            one.check()
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
-        process.stdout.close()

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 from cli_stage import SERVERS, Place, Running, marks, until, until_marked
-from postgres_server import NewDatabase
+from postgres_server import TEMPLATE, NewDatabase, own_server
 
 OLDER = Path(__file__).parents[1] / "support" / "older_release.py"
 SETTINGS = "lease_seconds = 1.5\nworker_heartbeat = 1\nworker_poll = 0.2\n"
@@ -84,7 +85,6 @@ proposals = [{calls}]
         """The process that drives a mission."""
         with psycopg.connect(self.address) as connection:
             row = connection.execute("SELECT pid FROM pursuit.leases WHERE stream = %s", (mission_id,)).fetchone()
-        assert row is not None
         return row[0]
 
     def status(self, mission_id: str) -> dict[str, Any]:
@@ -150,3 +150,46 @@ def test_a_worker_of_an_older_release_leaves_what_it_does_not_know_to_others(clu
         with cluster.worker("new"):
             cluster.until_ended(mission)
     assert marks(cluster.record) == ["a"]
+
+
+def test_a_worker_waits_for_a_database_and_leaves_in_time_while_it_is_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    with own_server() as server:
+        cluster = Cluster(tmp_path).set_up(server.address(TEMPLATE))
+        mission = cluster.start("a", "b", "c", "d", "e", ms=400)
+        server.stop()
+        waiting = cluster.begin("worker", "--name", "one", "--grace", "1", fresh=False)
+        waiting.until("waiting for the database")
+        cluster.write("n.toml", (cluster.folder / "m.toml").read_text())
+        starting = cluster.begin("start", "n.toml", fresh=False)
+        starting.until("waiting for the database")
+        server.start()
+        starting.process.wait(30)
+        assert starting.process.returncode == 0
+        until_marked(cluster.record, "b")
+        server.stop()
+        began = time.monotonic()
+        waiting.process.terminate()
+        waiting.process.wait(30)
+        assert time.monotonic() - began < 1 + 5
+        server.start()
+        with cluster.worker("two"):
+            cluster.until_ended(mission)
+        assert cluster.json("verify")["ok"]
+
+
+@pytest.mark.guarantee("missions-outlive-their-worker")
+def test_on_temporal_a_mission_of_a_killed_worker_goes_on_and_nothing_runs_twice(
+    cluster: Cluster, temporal: str
+) -> None:
+    table = f'[placement]\nkind = "temporal"\naddress = "{temporal}"\n'
+    cluster.write("pursuit.toml", (cluster.folder / "pursuit.toml").read_text() + table)
+    mission = cluster.start("a", "b", "c", "d", ms=400)
+    with cluster.worker("one"), cluster.worker("two"):
+        until_marked(cluster.record, "b")
+        os.kill(cluster.driver_of(mission), signal.SIGKILL)
+        cluster.until_ended(mission)
+    assert sorted(marks(cluster.record)) == ["a", "b", "c", "d"]
+    assert cluster.json("verify")["ok"]

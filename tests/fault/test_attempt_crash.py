@@ -104,8 +104,17 @@ async def round_of(folder: Path, era: str, *, owns: bool, at: int | None, when: 
 
 
 @pytest.mark.guarantee("an-attempt-crashes-at-every-write")
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(("owns", "era"), [(True, ERAS[0]), (True, ERAS[1]), (False, ERAS[1])])
+@pytest.mark.parametrize(
+    ("when", "owns", "era"),
+    [
+        ("before", True, ERAS[1]),
+        ("after", True, ERAS[0]),
+        ("after", False, ERAS[1]),
+        pytest.param("before", True, ERAS[0], marks=pytest.mark.soak),
+        pytest.param("before", False, ERAS[1], marks=pytest.mark.soak),
+        pytest.param("after", True, ERAS[1], marks=pytest.mark.soak),
+    ],
+)
 async def test_no_call_over_budget_and_no_second_submission(
     tmp_path: Path, when: When, owns: bool, era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,13 +30,11 @@ INSTANTS = [
     "AttemptScored rows after",
     "CallSettled receipt after",
 ]
-QUICK = {"SubmissionTaken digest after"}
+QUICK = {"script": INSTANTS[1::2], "search": ["SubmissionTaken digest after"]}
 CASES = [
-    *(pytest.param(SCRIPT, one, id=f"script: {one}") for one in INSTANTS),
-    *(
-        pytest.param(SEARCH, one, id=f"search: {one}", marks=() if one in QUICK else pytest.mark.soak)
-        for one in INSTANTS
-    ),
+    pytest.param(proposer, one, id=f"{name}: {one}", marks=() if one in QUICK[name] else pytest.mark.soak)
+    for name, proposer in (("script", SCRIPT), ("search", SEARCH))
+    for one in INSTANTS
 ]
 
 

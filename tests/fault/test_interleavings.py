@@ -13,8 +13,16 @@ import pytest
 from crashing import Crash
 from engine_stage import Gate, driving, events_of, mission, outcomes, proposal, repeat, replay, stage
 
-from pursuit import Budget, Pace, event, tool
-from pursuit.core.events import AbortOrdered, CallSettled, Event, IterationEnded, MissionEnded, ReportWritten
+from pursuit import Budget, Pace, Proposal, event, tool
+from pursuit.core.events import (
+    AbortOrdered,
+    CallSettled,
+    Event,
+    IterationEnded,
+    MissionEnded,
+    ReportWritten,
+    RunClaimed,
+)
 from pursuit.errors import SessionPaused
 from pursuit.ledger.contract import Ledger
 from pursuit.service import Service
@@ -270,3 +278,34 @@ async def test_a_stop_between_the_last_turn_and_the_release_is_closed_with_a_rep
         assert ended.status == status
         assert len(await events_of(other, mission_id, ReportWritten)) == 1
         assert (await other.runner.state(mission_id)).closed
+
+
+@pytest.mark.parametrize("verb", ["pause", "extend"])
+async def test_a_word_before_the_first_commit_of_a_clients_run_is_obeyed_before_its_call(
+    tmp_path: Path, verb: str
+) -> None:
+    ran: list[int] = []
+
+    def step() -> dict[str, Any]:
+        ran.append(1)
+        return {}
+
+    said = Proposal(**proposal(("step", {})))
+    async with stage(tmp_path, step) as runtime, stage(tmp_path, step) as other:
+        ledger = Between(runtime.runner.ledger)
+        service = on(runtime.runner, ledger)
+        mission_id = (await service.start(mission(budget=Budget(max_iterations=9)))).session_id
+        words: dict[str, Callable[[], Awaitable[Any]]] = {
+            "pause": lambda: other.runner.pause(mission_id),
+            "extend": lambda: other.runner.extend(mission_id, {"max_iterations": 20}),
+        }
+        ledger.before("CallIntended", words[verb])
+        if verb == "pause":
+            with pytest.raises(SessionPaused):
+                await service.iterate(mission_id, proposal=said)
+            assert ran == []
+            assert await events_of(other, mission_id, RunClaimed) == []
+        else:
+            done = await service.iterate(mission_id, proposal=said)
+            assert (ran, len(done["iterations"])) == ([1], 1)
+            assert (await other.runner.state(mission_id)).budget["max_iterations"] == 20

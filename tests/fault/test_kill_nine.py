@@ -24,7 +24,7 @@ from quick_start import pursuit
 from pursuit.core.events import CallSettled, IterationEnded, RunClaimed, decode
 from pursuit.ledger.sqlite import SqliteLedger
 
-KILLS = 200 if os.environ.get("PURSUIT_SOAK") else 4
+KILLS = 200 if os.environ.get("PURSUIT_SOAK") else 3
 # However slow the machine is, so many iterations are left undisturbed.
 CALM = 5 * KILLS
 CALLS = 5  # of each script
@@ -102,7 +102,6 @@ async def _kill(folder: Path, state: Path, mission_id: str, chance: random.Rando
     ledger = SqliteLedger.open(state)
     try:
         row = await ledger.row(mission_id)
-        assert row is not None
         process = _pursuit(folder, "resume", mission_id)
         try:
             with anyio.fail_after(120):

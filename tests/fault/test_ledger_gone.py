@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from quick_start import pursuit
 
-PURSUIT = Path(sys.executable).with_name("pursuit")
 RECORDER = Path(__file__).parents[1] / "servers" / "recorder.py"
 STEPS = 300
 CONFIG = """
@@ -72,7 +71,7 @@ def test_a_ledger_that_is_gone_stops_the_driver_before_its_next_effect(
     def steps() -> int:
         return record.read_text().count("step ") if record.exists() else 0
 
-    words = [PURSUIT, "run", "mission.toml", "--json"]
+    words = [*pursuit(), "run", "mission.toml", "--json"]
     with subprocess.Popen(
         words, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -43,7 +43,6 @@ def acknowledged_until_killed(path: Path, lines: int) -> dict[str, int]:
     """Lets the appender run until it has said so many lines, kills it, and returns the last word on each stream."""
     heads: dict[str, int] = {}
     with subprocess.Popen([sys.executable, "-c", APPENDER, str(path)], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         for count, line in enumerate(process.stdout):
             stream, _, seq = line.decode().partition(" ")
             # A line cut in the middle by the kill would be no acknowledgement; os.write of so few bytes is whole.
@@ -70,7 +69,6 @@ async def test_no_acknowledged_event_is_lost_by_kill_9(tmp_path: Path, seed: int
             for event in events[::2]:
                 assert event.body.startswith(b"%s %d " % (stream.encode(), event.seq))
             row = await ledger.row(stream)
-            assert row is not None
             assert row.status == str(row.head.seq - 2)
         await ledger.close()
 

@@ -133,16 +133,15 @@ async def test_an_answer_in_the_ledger_is_never_asked_for_again(
 
 
 @ALL
-@STREAM
 @pytest.mark.guarantee("answers-are-paid-once")
 async def test_a_request_in_flight_at_a_crash_is_sent_once_more_and_counted_as_an_estimate(
-    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The crashes are before the writes of the first answer and of what follows from it."""
     with scripted(monkeypatch, reply_to) as endpoint:
 
         async def rounds() -> list[tuple[int, int]]:
-            wanted = mission(model, stream=stream)
+            wanted = mission(model)
             return [await crash_and_restart(wanted, tmp_path, endpoint, at, "before") for at in range(6, 8)]
 
         found = await rounds()

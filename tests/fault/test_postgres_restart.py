@@ -13,7 +13,7 @@ import anyio.to_thread
 import pytest
 from postgres_server import QUICK, TEMPLATE, VERSIONS, own_server
 
-from pursuit.demo.local_postgres import LocalPostgres
+from local_postgres import LocalPostgres
 from pursuit.ledger.contract import ANY, Draft
 from pursuit.ledger.postgres import PostgresLedger
 

@@ -73,7 +73,6 @@ def test_killed_while_a_server_worked_at_a_task_the_next_gateway_gets_its_result
     fixture = Path(__file__).parent.parent / "conformance" / "fixture_server.py"
     with subprocess.Popen([sys.executable, str(fixture), "--http"], stdout=subprocess.PIPE, text=True) as server:
         try:
-            assert server.stdout is not None
             url = json.loads(server.stdout.readline())["url"]
             house = House(tmp_path, fresh=True)
             house.write("pursuit.toml", f'[policy]\nmode = "auto"\n[servers.far]\nurl = "{url}"\n')

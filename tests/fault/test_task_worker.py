@@ -50,7 +50,6 @@ async def played(tmp_path: Path, how: str) -> tuple[str, str | None]:
             task_id = (await store.create(kind="work", title="t", requestor="local")).task_id
             argv = [sys.executable, "-c", WORKER, str(tmp_path / "ledger.db"), task_id, how]
             worker = await anyio.open_process(argv, stderr=subprocess.DEVNULL)
-            assert worker.stdout is not None
             assert b"at work" in await worker.stdout.receive()
             if how == "hang":
                 assert (await store.get(task_id)).message == "at work"
@@ -66,15 +65,9 @@ async def played(tmp_path: Path, how: str) -> tuple[str, str | None]:
 async def test_a_worker_that_is_killed_leaves_a_failed_task_with_the_reason(tmp_path: Path) -> None:
     status, message = await played(tmp_path, "hang")
     assert status == "failed"
-    assert message is not None
-    assert "the process that worked at it ended" in message
+    assert "the process that ran it ended" in (message or "")
 
 
 @pytest.mark.guarantee("work-from-any-process")
 async def test_a_worker_in_another_process_completes_a_task(tmp_path: Path) -> None:
     assert (await played(tmp_path, "complete"))[0] == "completed"
-
-
-@pytest.mark.guarantee("work-from-any-process")
-async def test_a_worker_in_another_process_that_raises_fails_the_task(tmp_path: Path) -> None:
-    assert await played(tmp_path, "raise") == ("failed", "ValueError: no luck")

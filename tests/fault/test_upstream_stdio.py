@@ -18,7 +18,6 @@ from promptly import promptly
 
 from pursuit.config.servers import ClientSettings, MessageLimits, ServerConfig, Timeouts
 from pursuit.core.tools import CallFailed
-from pursuit.engine.context import Deadline
 from pursuit.errors import UpstreamUnavailable
 from pursuit.upstream.pool import Pool
 
@@ -151,26 +150,6 @@ async def test_one_that_is_busy_with_another_call_is_not_replaced(tmp_path: Path
         assert await called(faulty, "ok") == pid
 
 
-async def test_the_time_that_a_call_waits_for_its_turn_is_not_its_servers() -> None:
-    async with both(concurrency=1) as (faulty, _other):
-
-        async def nap(slower: int, answers: list[Any]) -> None:
-            limit = Deadline(set(), timeout=0.8 * slower, ceiling=600, wall_clock_left=None)
-            call = faulty.call("nap", {"seconds": 0.4 * slower}, call_id="c", on_progress=limit.progressed)
-            answers.append(await limit.bound(call))
-
-        # Where the machine stalls for longer than a nap, the next ones are longer; waiting would cost time in all.
-        for slower in (1, 5, 15):
-            answers: list[Any] = []
-            async with anyio.create_task_group() as napping:
-                for _ in range(4):
-                    napping.start_soon(nap, slower, answers)
-            assert len(answers) == 4
-            if None not in answers:
-                return
-        raise AssertionError("each time one of them had no time left")
-
-
 async def test_one_that_hangs_in_the_handshake_fails_in_time_and_recovers(tmp_path: Path) -> None:
     mute = tmp_path / "mute"
     mute.touch()
@@ -267,20 +246,6 @@ async def test_everybody_who_waits_for_a_restart_shares_it(tmp_path: Path) -> No
             for _ in range(20):
                 calls.start_soon(partial(called, faulty, "ok"))
         assert len(births.read_text().split()) == 2
-
-
-async def test_a_slow_server_delays_no_call_to_another() -> None:
-    async with both() as (faulty, other):
-        await called(other, "ok")
-        async with anyio.create_task_group() as calls:
-            for _ in range(20):
-                calls.start_soon(partial(called, faulty, "hang"))
-            for watch in promptly(2):
-                began = anyio.current_time()
-                for _ in range(50):
-                    await called(other, "ok")
-                watch.took = anyio.current_time() - began
-            calls.cancel_scope.cancel()
 
 
 async def test_reload_touches_only_what_changed(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from quick_start import quick
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 NAMES = sorted(path.name for path in FOLDER.glob("*.py") if "\n    finish(" in path.read_text(encoding="utf-8"))
@@ -21,7 +22,7 @@ FIGURE = re.compile(r"^  .+  -?[\d,.]+ .*  (<=|>=|<) [\d.]+ +not judged$", re.MU
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.soak if name in LONG else ()) for name in NAMES])
 def test_the_smoke_form_of_a_benchmark_prints_its_figures(name: str) -> None:
-    words = [sys.executable, str(FOLDER / name), *BY_HAND.get(name, ()), "--smoke"]
+    words = [sys.executable, quick(str(FOLDER / name)), *BY_HAND.get(name, ()), "--smoke"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert FIGURE.search(done.stdout), done.stdout

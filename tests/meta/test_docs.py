@@ -19,7 +19,7 @@ import typer.main
 from pydantic import BaseModel
 from quick_start import quick
 
-from pursuit.cli.main import app
+from pursuit.cli.main import COMMANDS, app, loaded
 from pursuit.config.commands import KINDS, CommandParameter, CommandTable
 from pursuit.config.configuration import (
     USUAL_CHANNELS,
@@ -34,7 +34,7 @@ from pursuit.config.configuration import (
     load_configuration,
 )
 from pursuit.config.mission_file import load_mission_file
-from pursuit.config.servers import ServerConfig, Timeouts
+from pursuit.config.servers import ServerTable, Timeouts
 from pursuit.core import criteria, decision, mission, proposing
 from pursuit.core.caps import BY_REASON
 from pursuit.core.events import Outcome, WaitingFor
@@ -49,7 +49,8 @@ from pursuit.problems.manifest import Baseline, Citation, CitationMode, Limits, 
 from pursuit.problems.manifest_reading import read_manifest
 from pursuit.problems.missions import MACHINES
 from pursuit.problems.scorer import SCORER_KINDS, Direction, Metric, Scorer, ScoringRule
-from pursuit.sandbox import Calls, Sandbox, ScriptSpec
+from pursuit.sandbox.sandbox import Sandbox
+from pursuit.sandbox.values import Calls, ScriptSpec
 from pursuit.service.doctor import Level
 from pursuit.upstream.known_servers import known_servers
 
@@ -153,9 +154,10 @@ def test_toml_is_what_our_loaders_take(block: Block, tmp_path: Path) -> None:
     else:
         (tmp_path / "pursuit.toml").write_text(block.text, encoding="utf-8")
         configuration = load_configuration(tmp_path / "pursuit.toml")
-        given = (configuration.servers, configuration.commands, configuration.notify, configuration.schedules)
-        ruled = configuration.policy.rules or configuration.limits.callers or configuration.oauth
-        assert any(given) or ruled or configuration.channels != USUAL_CHANNELS
+        given = (configuration.servers, configuration.commands, configuration.notify, configuration.schedule)
+        ruled = configuration.policy.rules or configuration.limits.callers or configuration.serve.oauth
+        ruled = ruled or configuration.agents.read
+        assert any(given) or ruled or configuration.approvals.channels != USUAL_CHANNELS
 
 
 @pytest.mark.parametrize("block", of("json"))
@@ -217,9 +219,9 @@ PROMISED = {
     },
     "configuration.md": {
         "settings": set(SettingsTable.model_fields),
-        "keys of a server": names_of(ServerConfig) - {"name", "base", "operators", "discreet", "client"},
+        "keys of a server": set(ServerTable.model_fields) - {"type"},
         "keys of a tool": names_of(ToolOverride),
-        "timeouts": names_of(Timeouts),
+        "timeouts": set(Timeouts.model_fields),
         "keys of a command": set(CommandTable.model_fields),
         "keys of a parameter": {*CommandParameter.model_fields, *KINDS},
         "policy": {
@@ -280,7 +282,7 @@ def test_every_command_and_option_is_documented() -> None:
     group: Any = typer.main.get_command(app)
     text = written("cli.md")
     missing: list[str] = []
-    for name, command in group.commands.items():
+    for name, command in ((name, loaded(name)) for name in COMMANDS):
         if f"\n### {name}\n" not in text:
             missing.append(name)
         for inner in (command, *getattr(command, "commands", {}).values()):

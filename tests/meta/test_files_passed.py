@@ -9,6 +9,8 @@ import pytest
 from cli_stage import BEAM, Place, mission
 from files_passed import OPERATIONS, SOURCE, passed, recorded, recording
 
+pytestmark = pytest.mark.usefixtures("quick_python")
+
 SET_UP = (
     "config/configuration.py:find_configuration",
     "config/configuration.py:load_configuration",
@@ -18,12 +20,8 @@ SET_UP = (
 COMMANDS = [
     ("run", "m.toml"),
     ("run", "--plan", "m.toml"),
-    ("start", "m.toml"),
-    ("iterate", "last"),
     ("resume", "last"),
-    ("tools",),
     ("tools", "call", "beam.evaluate", "--args-json", '{"h": 0.5, "l": 3, "t": 5, "b": 0.6}'),
-    ("task", "run", "--", "true"),
     ("problem", "attempt", "spring", "--max-iterations", "1"),
 ]
 

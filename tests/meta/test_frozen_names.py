@@ -22,7 +22,6 @@ from mcp import Client
 from pursuit import Budget, Mission, PursuitError, Runtime, event, metric
 from pursuit.config.configuration import Configuration
 from pursuit.server.missions.server import mission_server
-from pursuit.service.timeline import Timelines
 
 FILE = Path(__file__).with_name("frozen_names.json")
 
@@ -175,9 +174,6 @@ async def run_missions(collected: Collected) -> dict[str, str]:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools if tool.name.startswith("mission_")}
         for name, tool in tools.items():
             collected.add(f"output schema of {name}", tool.output_schema)
-        timelines = Timelines(service)
-        for one in ids.values():
-            collected.add("course on the page", await timelines.course(one))
     return ids
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from source_tree import modules
 
 from pursuit.core.proposing import BUILT_IN, find_kind
 
-ROOT = Path(__file__).parents[2] / "src" / "pursuit"
 ALLOWED = ("proposers/", "__init__.py", "runtime.py", "cli/setup.py", "problems/missions.py", "core/proposing.py")
 """The kinds themselves, the public names, the composition root, `init`, the missions of problems, and the registry."""
 NEUTRAL = {"pursuit.proposers", *(f"pursuit.proposers.{name}" for name in ("contract", "language", "view"))}
@@ -39,9 +38,8 @@ def reads_proposer(node: ast.AST) -> bool:
     )
 
 
-def branches(source: str) -> Iterator[str]:
+def branches(tree: ast.Module) -> Iterator[str]:
     """What a module has to know of a kind, with its line."""
-    tree = ast.parse(source)
     sets = {
         target.id
         for node in tree.body
@@ -92,14 +90,14 @@ def branches(source: str) -> Iterator[str]:
     ],
 )
 def test_each_way_to_know_a_kind_is_found(source: str) -> None:
-    assert list(branches(source))
+    assert list(branches(ast.parse(source)))
 
 
 def test_no_module_outside_of_a_kind_knows_it() -> None:
     found = [
-        f"{file.relative_to(ROOT)}:{branch}"
-        for file in sorted(ROOT.rglob("*.py"))
-        if not str(file.relative_to(ROOT)).startswith(ALLOWED)
-        for branch in branches(file.read_text(encoding="utf-8"))
+        f"{module.place}:{branch}"
+        for module in modules()
+        if not module.place.startswith(ALLOWED)
+        for branch in branches(module.tree)
     ]
     assert not found, "\n".join(found)

@@ -16,29 +16,33 @@ from types import FunctionType
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("pursuit", "pursuit.ports", "pursuit.testing")
+MODULES = ("pursuit", "pursuit.ports", "pursuit.tasks", "pursuit.testing")
 NAMES = """
 pursuit:
-    Approval ApprovalRow BestPoint Budget BudgetUse Call CapUse ClientProposer Fleet Iteration Mission MissionApprovals
-    MissionHandle Pace Problem Proposal PursuitError PythonProposer RepeatProposer ReplayProposer Report Runtime
-    ScriptProposer SearchProposer Status ToolCall Trial Update ValidationFailed View call check done event metric
-    nothing predicate run scaffold script succeeded tool wait
+    Approval ApprovalRow BestPoint Budget BudgetUse Call CapUse ClientProposer Configuration Fleet GatewayOptions
+    Iteration Mission MissionApprovals MissionHandle Pace Problem Proposal PursuitError PythonProposer
+    RepeatProposer ReplayProposer Report Runtime ScriptProposer SearchProposer Status ToolCall Trial Update
+    ValidationFailed View call check done event leave metric nothing predicate run scaffold script serve succeeded
+    tool wait
 pursuit.ports:
-    ANY Again Bell Blocked Clock Done Draft DrivingPlace Failed Head Health Job KnownTraits Mission MissionAdmission
+    ANY Bell Blocked Clock Done Draft DrivingPlace Failed Head Health Job KnownTraits Mission MissionAdmission
     MissionState Performed Placement Proposal Proposed Proposer ProposerContext ProposerFacts ProposerKind
-    ProposerSettings Requirements ServerConfig Services Serving SimpleKind StartedProcess StoredEvent StoredObjective
-    StreamPage StreamRow TaskStore Tool ToolCall ToolOverride ToolTraits Traits View Waiting WorkerRow
+    ProposerSettings Requirements Reschedule ServerConfig Services Serving SimpleKind StartedProcess StoredEvent
+    StoredObjective StreamPage StreamRow TaskStore Tool ToolCall ToolOverride ToolTraits Traits View Waiting WorkerRow
+pursuit.tasks:
+    InvalidTask TaskContext TaskRecords cancel_task create_task generate_task_id is_terminal task_execution
 pursuit.testing:
-    FakeClock InMemoryTaskStore RecordingWorker Reply ScriptedModel SmallServer check_placement check_task_store
-    check_tool_traits temporary_ledger
+    FakeClock InMemoryTaskStore RecordingWorker Reply ScriptedModel SmallServer check_placement check_proposer
+    check_task_store check_tool_traits temporary_ledger
 """
 FOR_SERVERS = {"pursuit.server.problems.api", "pursuit.config.configuration", "pursuit.errors"}
 """Other modules that the docs import from."""
+FOREIGN = {"pursuit.sandbox.pool.monty"}
+"""A module of another package that has no types."""
 
 
 def listed(module: str) -> list[str]:
     found = re.search(rf"^{re.escape(module)}:\n((?:    .*\n)+)", NAMES, re.MULTILINE)
-    assert found is not None
     return found[1].split()
 
 
@@ -68,16 +72,18 @@ def test_the_docs_import_public_names() -> None:
         assert name in listed("pursuit"), name
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_public_names_have_known_types(tmp_path: Path) -> None:
-    """As `pyright --verifytypes` sees an installed package; `pursuit` itself contains all modules, ours or not."""
+    """As `pyright --verifytypes` sees an installed package, but for the repositories that coding agents repair.
+
+    `make test` has the types of the source checked as strictly by `pyright` itself.
+    """
     paths = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), get_path("purelib")])}
-    checker = [sys.executable, "-m", "pyright", "--ignoreexternal", "--outputjson", "--verifytypes"]
-    for module in (*MODULES[1:], "pursuit.runtime"):
-        done = subprocess.run(
-            [*checker, module], cwd=tmp_path, env={**os.environ, **paths}, capture_output=True, text=True, timeout=300
-        )
-        found = json.loads(done.stdout)["typeCompleteness"]
-        assert found["exportedSymbolCounts"]["withKnownType"] > 5
-        unknown = [s["name"] for s in found["symbols"] if not s["isTypeKnown"] and not s["isTypeAmbiguous"]]
-        assert unknown == [], module
+    checker = [sys.executable, "-m", "pyright", "--ignoreexternal", "--outputjson", "--verifytypes", "pursuit"]
+    done = subprocess.run(
+        checker, cwd=tmp_path, env={**os.environ, **paths}, capture_output=True, text=True, timeout=300
+    )
+    symbols = json.loads(done.stdout)["typeCompleteness"]["symbols"]
+    assert len(symbols) > 5_000
+    unknown = [one["name"] for one in symbols if not one["isTypeKnown"] and not one["isTypeAmbiguous"]]
+    assert [name for name in unknown if ".shipped." not in name and name not in FOREIGN] == []

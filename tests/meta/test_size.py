@@ -9,45 +9,15 @@ import ast
 import re
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from source_tree import SHIPPED, Module, modules
 
 from pursuit.core.proposing import BUILT_IN
 
-ROOT = Path(__file__).parents[2] / "src"
 SIZE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("size.toml").read_text(encoding="utf-8"))
-SHIPPED = ROOT / "pursuit" / "problems" / "shipped"
 RAISE = "Join modules, or raise the number in tests/meta/size.toml in the same commit and say why in its message."
-
-
-class Module(NamedTuple):
-    name: str
-    path: Path
-    text: str
-
-    @property
-    def lines(self) -> int:
-        return len(self.text.splitlines())
-
-
-@cache
-def modules() -> tuple[Module, ...]:
-    return tuple(_read())
-
-
-def _read() -> Iterator[Module]:
-    for path in sorted((ROOT / "pursuit").rglob("*.py")):
-        if path.is_relative_to(SHIPPED) and path.parent.parent != SHIPPED:  # what coding agents are to repair
-            continue
-        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        yield Module(name, path, path.read_text(encoding="utf-8"))
-
-
-@cache
-def parsed(module: Module) -> ast.Module:
-    return ast.parse(module.text)
 
 
 def test_the_source_has_no_more_lines_than_it_may() -> None:
@@ -70,7 +40,7 @@ def test_no_module_is_too_long() -> None:
 def imports(module: Module, known: frozenset[str]) -> set[str]:
     """The modules of ours that it imports, wherever in its text."""
     found: set[str] = set()
-    for node in ast.walk(parsed(module)):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -81,9 +51,7 @@ def imports(module: Module, known: frozenset[str]) -> set[str]:
 
 def is_data(module: Module) -> bool:
     """Whether it only sets names to values and has nothing that runs."""
-    return not any(
-        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) for node in parsed(module).body
-    )
+    return not any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) for node in module.tree.body)
 
 
 def test_few_small_modules_have_a_single_consumer() -> None:
@@ -109,7 +77,7 @@ def test_few_small_modules_have_a_single_consumer() -> None:
 
 def classes(module: Module) -> list[str]:
     """The names of its classes, private and nested ones too."""
-    return [node.name for node in ast.walk(parsed(module)) if isinstance(node, ast.ClassDef)]
+    return [node.name for node in module.nodes if isinstance(node, ast.ClassDef)]
 
 
 def test_class_names_are_unique() -> None:
@@ -127,11 +95,6 @@ def test_class_names_are_unique() -> None:
 def words_of(name: str) -> set[str]:
     """The words that a name in CamelCase or snake_case is made of."""
     return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)}
-
-
-def test_words_of_names_are_told_apart() -> None:
-    assert words_of("GatewayJournal") == {"gateway", "journal"}
-    assert words_of("HTTPDesk_keeper2") == {"http", "desk", "keeper", "2"}
 
 
 def forbidden(name: str) -> set[str]:

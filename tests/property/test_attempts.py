@@ -121,7 +121,6 @@ class Attempts(RuleBasedStateMachine):
             holder.asking = stack.pop_all()
 
     async def _left(self, holder: Holder) -> None:
-        assert holder.asking is not None
         await holder.asking.aclose()
         holder.asking = None
 

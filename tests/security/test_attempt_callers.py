@@ -107,7 +107,7 @@ def test_a_further_attempt_is_numbered_limited_and_marked_where_attempts_are_com
                 return "made" if all(made) else "refused"
         except* Exception as group:
             said = str(group.exceptions)
-            assert f"you have had {most} attempt" in said, said
+            assert f"you have made {most} attempt" in said, said
         return "refused"
 
     async def main() -> list[str]:

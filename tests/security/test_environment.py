@@ -67,7 +67,6 @@ def test_a_check_does_not_get_our_key(operator: Victim, check: str) -> None:
 
 
 GIVES = [
-    ("by name", "", 'inherit_env = ["OPERATORS_KEY"]\n'),
     ("by a glob", "", 'inherit_env = ["OPERATORS_*"]\n'),
     ("all", "", "inherit_env = true\n"),
     ("all, for each command", "inherit_env = true\n", ""),

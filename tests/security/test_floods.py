@@ -117,11 +117,11 @@ async def test_notifications_wait_up_to_a_number_of_bytes() -> None:
     assert LIMITS.queued == 8 << 20
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000 + "]" * 100_000, '{"a":' * 300 + '"\\ud800"' + "}" * 300])
-def test_deep_json_is_refused_with_and_without_lone_surrogates(text: str) -> None:
+def test_deep_json_is_refused_and_lone_surrogates_are_replaced() -> None:
     for read in (read_json, read_message):
         with pytest.raises(TooDeep, match="limit `depth`"):
-            read(text)
+            read("[" * 100_000 + "]" * 100_000)
+    assert read_json('["\\ud800", "\\ud83d\\ude00"]') == ["?", "\U0001f600"]
 
 
 TEMPLATES = [

@@ -14,11 +14,11 @@ import anyio
 import pytest
 from workspace import Victim
 
-from pursuit.config.surroundings import Isolation, no_isolation
+from pursuit.config.process_environment import Isolation, no_isolation
 from pursuit.problems.catalogue import SHIPPED
 from pursuit.problems.manifest_reading import read_manifest
 from pursuit.problems.scoring import Submitted, judge
-from pursuit.sandbox import Sandbox
+from pursuit.sandbox.sandbox import Sandbox
 
 PROBLEM = read_manifest(SHIPPED / "fix-intervals" / "problem.toml")
 SCORE = json.dumps({"passed": 6, "isolated": True})
@@ -88,7 +88,7 @@ async def scores(attacks: Mapping[str, str]) -> dict[str, tuple[float, bool | No
     async def one(name: str, sandbox: Sandbox) -> None:
         submitted = Submitted(submission={"files": {"intervals.py": attacks[name]}})
         judged = await judge(PROBLEM, submitted, expressions=sandbox)
-        found[name] = (judged.score.rows[0].value, getattr(judged, "isolated", None))
+        found[name] = (judged.rows[0].value, getattr(judged, "isolated", None))
 
     async with Sandbox() as sandbox, anyio.create_task_group() as tasks:
         for name in attacks:

@@ -91,7 +91,7 @@ def test_a_token_in_a_clients_file_is_readable_by_its_owner_alone(
     for port in ("8765", "9000", "9000"):  # it is added, updated, and there already
         notes = install("--http", "--port", port)
         assert ("Bearer pursuit_" in path.read_text("utf-8"), modes()) == (True, {0o600})
-        assert ("only you can read it now" in notes) is (mode != 0o600)
+        assert ("now only you can" in notes) is (mode != 0o600)
     install("--remove")
     path.unlink()
     assert modes() == {0o600}, "the backups still hold the token"
@@ -104,7 +104,7 @@ def post_raw(url: str, headers: dict[str, str]) -> httpx2.Response:
 async def test_without_a_token_the_log_says_what_is_open(caplog: pytest.LogCaptureFixture) -> None:
     async with Stage().serving():
         pass
-    (warned,) = [record for record in caplog.records if "no token is asked for" in record.getMessage()]
+    (warned,) = [record for record in caplog.records if "no token is required" in record.getMessage()]
     assert "every user and every program of this machine" in str(vars(warned))
 
 

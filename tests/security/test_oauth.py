@@ -31,10 +31,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl
 
-from pursuit.config.configuration import load_configuration
-from pursuit.errors import ValidationFailed
 from pursuit.server.access import READING_TOOLS
-from pursuit.server.oauth import ALGORITHMS, KeySettings
+from pursuit.server.oauth import KeySettings
 from pursuit.server.tokens import CLIENT_SCOPES
 
 HERE = Path(__file__).parents[1]
@@ -168,7 +166,7 @@ def challenged(answer: httpx2.Response) -> dict[str, str]:
 def test_people_sign_in_with_the_sdks_client_in_both_eras_at_the_served_command(issuer: Issuer, tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.write("pursuit.toml", issuer.config('callers = { ann = "ann" }\n') + COMMAND)
-    assert "[serve.oauth] of the configuration asks for tokens" in place.ask("serve", "--http", "--no-token", code=2)[1]
+    assert "--no-token contradicts [serve.oauth]" in place.ask("serve", "--http", "--no-token", code=2)[1]
     running = place.begin("serve", "--http", "--port", 0, "--json", fresh=False)
     served = json.loads(running.answer.get(timeout=60))
     assert "token" not in served, "people sign in, so no token was made"
@@ -284,19 +282,14 @@ ATTACKS: dict[str, Attack] = {
     "of the issuer with a slash": lambda issuer, resource: issuer.signed(resource, iss=f"{issuer.url}/"),
     "without an issuer": claims(iss=None),
     "without an audience": claims(aud=None),
-    "for a list of others": claims(aud=["https://a.example", "https://b.example"]),
     "expired": lambda issuer, resource: issuer.signed(resource, iat=soon(-120), exp=soon(-60)),
     "without an expiry": claims(exp=None),
     "without a beginning": claims(iat=None),
     "not valid yet": lambda issuer, resource: issuer.signed(resource, nbf=soon(300)),
     "of the future": lambda issuer, resource: issuer.signed(resource, iat=soon(300)),
-    "with an expiry that is text": claims(exp="never"),
     "without a subject": claims(sub=None),
-    "with an empty subject": claims(sub=""),
     "with a subject that is a number": lambda issuer, resource: _numbered(issuer, resource),
     "with a long subject": claims(sub="a" * 256),
-    "with a surrogate in its subject": claims(sub="ann\ud800"),
-    "with a subject of two lines": claims(sub="ann\nbob"),
     "with a subject that steers a terminal": claims(sub="ann\x1b[2K"),
     "unsigned": _unsigned,
     "signed with the public key": _confused,
@@ -307,10 +300,8 @@ ATTACKS: dict[str, Attack] = {
     "with a key that is no text": lambda issuer, resource: _numbered(issuer, resource, {"kid": "7"}),
     "that proves a key": lambda issuer, resource: issuer.signed(resource, {"typ": "dpop+jwt"}),
     "that ends a session": lambda issuer, resource: issuer.signed(resource, {"typ": "Application/Logout+JWT"}),
-    "of a type that is no text": lambda issuer, resource: issuer.signed(resource, {"typ": 7}),
     "too long": lambda issuer, resource: issuer.signed(resource, more="x" * 20_000),
     "no JWT": lambda _issuer, _resource: "a.b.c",
-    "nothing": lambda _issuer, _resource: "x",
     "deep": lambda _issuer, _resource: f"{base64.urlsafe_b64encode(b'[' * 9_000).decode()}.e30.",
 }
 
@@ -340,10 +331,6 @@ async def test_every_other_token_is_refused(issuer: Issuer, tmp_path: Path) -> N
 async def approvals(served: Served, token: str) -> httpx2.Response:
     async with http(token) as web:
         return await web.get(served.url.removesuffix("/mcp") + "/approvals")
-
-
-def test_only_asymmetric_algorithms_count() -> None:
-    assert not [name for name in ALGORITHMS if name.startswith("HS") or name == "none"]
 
 
 NEEDS: list[tuple[str, dict[str, Any]]] = [
@@ -518,34 +505,6 @@ async def test_fetching_keys_is_bounded_whatever_tokens_are_shown(issuer: Issuer
 
 
 @pytest.mark.guarantee("oauth-tokens-are-judged")
-async def test_a_token_with_a_known_key_does_not_wait_for_an_issuer_that_hangs(issuer: Issuer, tmp_path: Path) -> None:
-    keys = Keys()
-    keys.answer = json.dumps({"keys": [{name: value for name, value in issuer.key.items() if name != "d"}]}).encode()
-    eager = KeySettings(pause_seconds=0, fresh_seconds=0, timeout_seconds=600, wait_seconds=0.01)
-    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-    port = listener.extra(anyio.abc.SocketAttribute.local_port)
-    config = issuer.config(f'jwks_uri = "http://127.0.0.1:{port}/keys"\n')
-    async with listener, anyio.create_task_group() as tasks:
-        tasks.start_soon(listener.serve, keys.serve)
-        async with serving(tmp_path, config, keys=eager) as served:
-            token = issuer.signed(served.url)
-            assert (await answer_to(served.url, token)).status_code == 200
-            keys.open, keys.answer = anyio.Event(), b'{"keys": []}'
-            with anyio.fail_after(30):
-                for _ in range(3):
-                    assert (await answer_to(served.url, token)).status_code == 200
-                while keys.asked < 2:
-                    await anyio.sleep(0.01)
-                assert (await answer_to(served.url, token)).status_code == 200
-                assert keys.asked == 2, "one fetch at a time"
-                keys.open.set()
-                while (await answer_to(served.url, token)).status_code == 200:
-                    await anyio.sleep(0.01)
-            assert (await answer_to(served.url, token)).status_code == 401, "the key was withdrawn meanwhile"
-        tasks.cancel_scope.cancel()
-
-
-@pytest.mark.guarantee("oauth-tokens-are-judged")
 async def test_a_subject_has_its_own_missions_and_its_callers_layer(issuer: Issuer, tmp_path: Path) -> None:
     config = issuer.config('callers = { guest = "s-1" }\n') + '[policy.callers.guest]\ndeny = ["world.*"]\n'
     config += '[policy.callers."oauth:s-2"]\ndeny = ["world.*"]\n'
@@ -562,7 +521,6 @@ async def test_missions_belong_to_issuer_and_subject_and_no_scope_makes_an_opera
     async with serving(tmp_path, issuer.config(), keys=EAGER) as served:
         served.shown |= {name: issuer.signed(served.url, sub=name) for name in ("ann", "bob")}
         sly = served.tokens.holder(served.shown["guest"])
-        assert sly is not None
         served.shown["sly"] = issuer.signed(served.url, sub=sly.sha256)
         served.shown["boss"] = issuer.signed(served.url, sub="x", scope=f"{ALL} operator approve-own")
         served.shown["again"] = issuer.signed(served.url, sub="ann", client_id="another program")
@@ -600,22 +558,6 @@ async def test_approvals_need_their_own_scope_and_a_subject_that_is_an_approver(
     await main()
 
 
-def test_wrong_settings_are_faults_with_their_place(tmp_path: Path) -> None:
-    path = tmp_path / "pursuit.toml"
-    path.write_text(
-        '[serve.oauth]\nissuer = "http://auth.example"\nresource = "https://a@b/mcp"\njwks_uri = "https://k/?a=b"\n'
-        'max_lifetime = 0\naudiense = "x"\napprovers = "ann"\ncallers = { a = "1", b = "1" }\n',
-        encoding="utf-8",
-    )
-    with pytest.raises(ValidationFailed) as refused:
-        load_configuration(path)
-    wrong = ("issuer", "resource", "jwks_uri", "max_lifetime", "audiense", "approvers", "callers")
-    assert {fault.field for fault in refused.value.faults} == {f"serve.oauth.{key}" for key in wrong}
-    path.write_text('[serve.oauth]\naudience = "x"\n', encoding="utf-8")
-    with pytest.raises(ValidationFailed, match="1 fault"):
-        load_configuration(path)
-
-
 @pytest.mark.guarantee("scopes-bound-a-token")
 async def test_an_own_token_expires_and_keeps_its_scopes_when_it_is_rotated(tmp_path: Path) -> None:
     place = Place(tmp_path).configured()
@@ -628,8 +570,8 @@ async def test_an_own_token_expires_and_keeps_its_scopes_when_it_is_rotated(tmp_
     (again,) = place.json("token", "list")["tokens"]
     assert (again["scopes"], again["expires_at"] > row["expires_at"]) == (row["scopes"], True)
     for words, fault in (
-        (["--expires", "soon"], "is not a time"),
-        (["--expires", "0"], "more than nothing"),
+        (["--expires", "soon"], "is not a duration"),
+        (["--expires", "0"], "must be positive"),
         (["--expires", "9999d"], "at most 3650d"),
         (["--scope", "missions"], "is not a scope"),
     ):

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from callers_stage import serving
 from gateway_stage import LEGACY, MODERN, Client, House, house, words
-from public_servers import NODE, NODE_SERVERS
 from test_callers import WIPES
 from test_http_elicitation import agent
 
 from pursuit import Runtime
 from pursuit.cli.main import answer
-from pursuit.config.configuration import Configuration, load_configuration
+from pursuit.config.configuration import Configuration
 from pursuit.config.servers import ServerConfig
 from pursuit.core.approvals import Approval
 from pursuit.core.mission import parse_mission
 from pursuit.core.pins import PINS, decode_pin
 from pursuit.core.tools import ToolOverride
-from pursuit.errors import ValidationFailed
 from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.service.approvals import Approvals
 
@@ -95,12 +92,11 @@ CHANGES: list[tuple[str, list[dict[str, Any]], str, str]] = [
 
 @pytest.mark.guarantee("changed-tools-lose-their-grants")
 @pytest.mark.parametrize(("tools", "name", "shown"), [row[1:] for row in CHANGES], ids=[row[0] for row in CHANGES])
-@pytest.mark.parametrize("era", [LEGACY, MODERN])
 async def test_through_the_gateway_a_changed_tool_needs_a_yes_again_and_the_others_do_not(
-    tmp_path: Path, world: World, era: str, tools: list[dict[str, Any]], name: str, shown: str
+    tmp_path: Path, world: World, tools: list[dict[str, Any]], name: str, shown: str
 ) -> None:
     async with house(tmp_path, world.config(), policy=ALLOW_ALL) as stage:
-        client = await stage.client(era)
+        client = await stage.client(MODERN)
         assert words(await client.call("write")) == "write"
         await client.call("turn", {"to": tools})
         refused = await client.call(name)
@@ -134,26 +130,22 @@ server = "turner"
     calls = [{"tool_calls": [{"tool_name": f"turner.{tool}", "args": {}}]} for tool in ("other", "write")]
     calls.insert(1, {"tool_calls": [{"tool_name": "turner.turn", "args": turns}]})
     mission = {**WIPES, "tool_allowlist": ["turner.*"], "proposer": {"kind": "replay", "proposals": calls}}
-
-    async def main() -> None:
-        async with serving(tmp_path, config, gateway=gateway) as served:
-            trusted = served.shown["trusted"] = served.tokens.make("trusted", may=["approve-own"])
-            asked: list[str] = []
-            if gateway:  # another client has no dialog, so the server tells on the connection that all share
-                for tool, given in (("other", {}), ("turn", turns)):
-                    await served.call("guest", f"turner.{tool}", given)
-            async with agent(served.url, "2026-07-28", trusted, asked) as client:
-                if gateway:
-                    assert (await client.call_tool("turner.write", {})).is_error
-                else:
-                    started = await served.start("trusted", mission)
-                    asks = {"session_id": started, "max_iterations_this_call": 3}
-                    await client.call_tool("mission_iterate", asks)
-            assert (asked, world.called) == ([], ["other", "turn"])
-            (row,) = await Approvals(served.runtime.runner).open()
-            assert INJECTED in row.description
-
-    await main()
+    async with serving(tmp_path, config, gateway=gateway) as served:
+        trusted = served.shown["trusted"] = served.tokens.make("trusted", may=["approve-own"])
+        asked: list[str] = []
+        if gateway:  # another client has no dialog, so the server tells on the connection that all share
+            for tool, given in (("other", {}), ("turn", turns)):
+                await served.call("guest", f"turner.{tool}", given)
+        async with agent(served.url, "2026-07-28", trusted, asked) as client:
+            if gateway:
+                assert (await client.call_tool("turner.write", {})).is_error
+            else:
+                started = await served.start("trusted", mission)
+                asks = {"session_id": started, "max_iterations_this_call": 3}
+                await client.call_tool("mission_iterate", asks)
+        assert (asked, world.called) == ([], ["other", "turn"])
+        (row,) = await Approvals(served.runtime.runner).open()
+        assert INJECTED in row.description
 
 
 @pytest.mark.guarantee("changed-tools-lose-their-grants")
@@ -231,18 +223,12 @@ STEPS = (
 )
 
 
-@asynccontextmanager
-async def running(folder: Path, config: Configuration) -> AsyncIterator[Runtime]:
-    async with Runtime(state=folder / "ledger.db", config=config) as runtime:
-        yield runtime
-
-
 @pytest.mark.guarantee("changed-tools-lose-their-grants")
 @pytest.mark.parametrize(("given", "after"), [("once", "ok"), ("denied", "denied")])
 async def test_during_a_mission_a_change_is_one_question_for_the_server_and_the_rest_goes_on(
     tmp_path: Path, world: World, given: str, after: str
 ) -> None:
-    async with running(tmp_path, configured(world)) as runtime:
+    async with Runtime(state=tmp_path / "ledger.db", config=configured(world)) as runtime:
         started = (await runtime.runner.start(mission(*STEPS))).session_id
         state = await runtime.runner.run(started)
         assert state.waiting_for == "approval"
@@ -268,7 +254,7 @@ async def test_during_a_mission_a_change_is_one_question_for_the_server_and_the_
 async def test_a_grant_in_a_mission_is_for_the_definition_that_it_was_given_for(tmp_path: Path, world: World) -> None:
     policy = OperatorPolicy(rules=(Rule(decision="allow", tool="turn"),))
     steps = ([("write", {})], [("write", {})], [("turn", {"to": POISONED})], [("write", {})])
-    async with running(tmp_path, configured(world, policy)) as runtime:
+    async with Runtime(state=tmp_path / "ledger.db", config=configured(world, policy)) as runtime:
         started = (await runtime.runner.start(mission(*steps))).session_id
         await runtime.runner.run(started)
         assert len(await approve(runtime, "mission")) == 1
@@ -284,11 +270,11 @@ async def test_a_grant_in_a_mission_is_for_the_definition_that_it_was_given_for(
 async def test_a_yes_for_a_call_is_void_if_the_tool_changes_before_the_call_is_sent(
     tmp_path: Path, world: World
 ) -> None:
-    async with running(tmp_path, configured(world, OperatorPolicy())) as runtime:
+    async with Runtime(state=tmp_path / "ledger.db", config=configured(world, OperatorPolicy())) as runtime:
         started = (await runtime.runner.start(mission([("write", {})]))).session_id
         await runtime.runner.run(started)
     world.lists(POISONED)
-    async with running(tmp_path, configured(world, OperatorPolicy())) as runtime:
+    async with Runtime(state=tmp_path / "ledger.db", config=configured(world, OperatorPolicy())) as runtime:
         await approve(runtime)
         state = await runtime.runner.run(started)
         assert (state.waiting_for, world.called) == ("approval", [])
@@ -316,7 +302,7 @@ async def test_what_a_changed_tool_may_do_depends_on_pin_and_on_what_it_may_do_a
     tmp_path: Path, world: World, more: dict[str, Any], tools: list[Any], outcome: str | None, notice: bool
 ) -> None:
     steps = ([("write", {})], [("turn", {"to": tools})], [("write", {})])
-    async with running(tmp_path, configured(world, **more)) as runtime:
+    async with Runtime(state=tmp_path / "ledger.db", config=configured(world, **more)) as runtime:
         started = (await runtime.runner.start(mission(*steps))).session_id
         await runtime.runner.run(started)
         assert len(await approve(runtime)) == (outcome is None)
@@ -355,43 +341,3 @@ def test_a_change_between_two_processes_is_found_and_the_command_line_shows_and_
     assert world.called == ["write", "write"]
     assert answer(["audit", *there, "--json"]) == 0
     assert "tools pin" in capsys.readouterr().out
-
-
-def test_a_wrong_pin_is_a_fault_with_its_place(tmp_path: Path) -> None:
-    path = tmp_path / "pursuit.toml"
-    path.write_text('[servers.a]\ncommand = "x"\npin = "aks"\n')
-    with pytest.raises(ValidationFailed) as refused:
-        load_configuration(path)
-    assert [(fault.field, "did you mean" in fault.reason) for fault in refused.value.faults] == [
-        ("servers.a.pin", True)
-    ]
-
-
-@pytest.mark.guarantee("changed-tools-lose-their-grants")
-async def test_an_upgraded_public_server_asks_again_for_what_writes_and_goes_on_reading(tmp_path: Path) -> None:
-    modules = NODE_SERVERS.parent
-    versions = [modules / "server-filesystem-2025", NODE_SERVERS / "server-filesystem"]
-    folder = tmp_path / "files"
-    folder.mkdir()
-    (folder / "old.txt").write_text("old")
-    reads = {"read_text_file": ToolOverride(read_only=True)}
-
-    async def use(stage: House, name: str) -> tuple[bool, bool]:
-        """Whether a file was written, and whether one was read."""
-        client = await stage.client(LEGACY)
-        await client.request(
-            "tools/call", {"name": "write_file", "arguments": {"path": str(folder / name), "content": "x"}}
-        )
-        read = await client.call("read_text_file", {"path": str(folder / "old.txt")})
-        return (folder / name).exists(), not read.get("isError")
-
-    for place, version in enumerate(versions):
-        args = (str(version / "dist" / "index.js"), str(folder))
-        server = ServerConfig(name="files", command=str(NODE), args=args, tools=reads)
-        policy = OperatorPolicy(rules=(Rule(decision="allow", server="files"),))
-        async with house(tmp_path, server, policy=policy) as stage:
-            assert await use(stage, f"{place}.txt") == (place == 0, True)
-            changed = await stage.runtime.toolbox.pin("files")
-            names = [name for one in changed["accepted"] for name in one["tools"]]
-            assert ("write_file" in names) is (place == 1)
-            assert await use(stage, f"{place} again.txt") == (True, True)

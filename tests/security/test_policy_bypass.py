@@ -88,7 +88,7 @@ async def test_a_rule_with_a_folder_covers_no_file_that_decides_what_may_be_done
             try:
                 await runtime.toolbox.call(f"files.{tool}", {"key": given.replace("ROOT", str(path.parent))})
             except PolicyDenied as error:
-                assert "no rule with under allows" in error.message
+                assert "rules with under do not allow paths to Pursuit's own files" in error.message
                 return True
             return False
 

@@ -197,7 +197,7 @@ def by_problem(attacked: Attacked) -> str:
     _, said = attacked.run("problem", "validate", "evil/problem.toml")
     attacked.write("evil/problem.toml", PROBLEM.partition("[baseline]")[0])
     _, attempt = attacked.run("problem", "attempt", "evil", "--dir", ".", "--proposer", "python")
-    assert "'python' is none of" in attempt, attempt
+    assert "'python' is not one of" in attempt, attempt
     return said
 
 
@@ -205,14 +205,14 @@ def by_problem(attacked: Attacked) -> str:
 @pytest.mark.parametrize(
     ("attack", "remedy"),
     [
-        (by_client, "that is for mission files of the operator"),
+        (by_client, "only mission files of the operator can"),
         (by_client_that_drives, "callables = ["),
         (by_child, "a child cannot name Python code"),
         (by_ledger, "callables = ["),
         (by_ledger_of_a_program, "give proposer= there"),
         (by_file, "pursuit trust"),
-        (by_file_with_a_digest, "digest and importable are not for mission files"),
-        (by_problem, "'python' is none of search, script"),
+        (by_file_with_a_digest, "digest and importable are not allowed in mission files"),
+        (by_problem, "'python' is not one of search, script"),
     ],
 )
 def test_nobody_but_the_operator_names_code(attacked: Attacked, attack: Callable[[Attacked], str], remedy: str) -> None:
@@ -226,7 +226,7 @@ async def test_only_a_worker_whose_configuration_lists_the_code_drives_it(
     attacked: Attacked, new_database: NewDatabase
 ) -> None:
     address = new_database()
-    listed = Configuration(callables=frozenset({attacked.named}))
+    listed = Configuration(proposers={"callables": [attacked.named]})
     async with Runtime(state=address, config=Configuration(), tools=[own]) as runtime:
         settings = PythonProposer(callable=attacked.named)
         mission_id = (await runtime.runner.start(mission(settings), for_workers=True)).session_id

@@ -22,6 +22,8 @@ from pursuit.core.tools import Tool
 from pursuit.engine.context import SystemClock
 from pursuit.ledger.chain import GENESIS, link
 from pursuit.ledger.contract import Verification
+from pursuit.ledger.roots import seal
+from pursuit.ledger.tombstones import own_audit
 from pursuit.problems.attempts import Attempt
 from pursuit.service.audit import Caller
 from pursuit.service.gateway_journal import GatewayJournal
@@ -70,14 +72,16 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
             attempt = Attempt(service.ledger, clock.now, Problem.shipped("spring").manifest, "attempt-1")
             await attempt.called("probe", {})
             await attempt.submit({"x": 0})
-            gateway = GatewayJournal(service.ledger, clock, servers=["s"], by="local", patience=3600.0)
+            gateway = GatewayJournal(
+                service.ledger, clock, servers=["s"], by="local", patience=3600.0, limits=service.limits
+            )
             tool = Tool(server="s", name="write", input_schema={}, definition={})
             await gateway.ask(tool, {}, description="Writes.", reason="it writes", caller=mallory)
             await service.export(a, folder / "a.jsonl")
             found = await service.verify()
             assert found.ok, found.faults
             names = {"a": a, "b": b, "gone": gone, "task": task, "attempt": "attempt-1", "gateway": gateway.stream}
-            return found.root, {**names, "audit": "audit"}
+            return found.root, {**names, "audit": own_audit()}
 
     root, streams = play(scene)
     return Ledger(folder / "ledger.db", root, streams, folder / "a.jsonl")
@@ -104,6 +108,15 @@ def tamper(ledger: Ledger, edit: dict[str, Any], path: Path) -> None:
         )
         for key in edit.get("rechain", ()):
             rechain(connection, ids[key])
+        if not edit.get("plain", True):
+            reseal(connection)
+
+
+def reseal(connection: sqlite3.Connection) -> None:
+    """Makes the roots anew, so that only one that was written down elsewhere shows the edit."""
+    connection.execute("DELETE FROM roots")
+    connection.execute("DELETE FROM sealed")
+    seal(connection, 0.0)
 
 
 def rechain(connection: sqlite3.Connection, identity: int) -> None:
@@ -152,11 +165,11 @@ def with_header(**given: Any) -> Callable[[list[dict[str, Any]]], list[dict[str,
     [
         (without_blobs, "its blob"),
         (lambda lines: [line for line in lines if line.get("line") != "blob"], "its blob"),
-        (with_header(status="completed"), "the first line is not what its events say"),
-        (with_header(summary={}), "the first line is not what its events say"),
-        (with_header(kind="task"), "the first line is not what its events say"),
-        (with_header(created_at=1.0), "the first line is not what its events say"),
-        (with_header(updated_at=1.0), "the first line is not what its events say"),
+        (with_header(status="completed"), "the first line does not agree with its events"),
+        (with_header(summary={}), "the first line does not agree with its events"),
+        (with_header(kind="task"), "the first line does not agree with its events"),
+        (with_header(created_at=1.0), "the first line does not agree with its events"),
+        (with_header(updated_at=1.0), "the first line does not agree with its events"),
     ],
     ids=["no blobs", "no blob lines", "status", "summary", "kind", "created", "updated"],
 )

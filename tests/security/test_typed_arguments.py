@@ -13,7 +13,6 @@ from workspace import Victim
 
 from pursuit.config.configuration import load_configuration
 from pursuit.core.tools import Tool
-from pursuit.errors import ValidationFailed
 from pursuit.policy.rules import Layers, decide
 
 CONFIGURATION = """
@@ -199,23 +198,3 @@ def test_a_call_reaches_no_other_folder_or_host(
         code, said = victim.run("tools", "call", "files.step", "--arg", f"key={given}")
         reached = f"step {given} " in record.read_text(encoding="utf-8")
         assert (code, reached) == ((0, True) if value in good else (2, False)), said
-
-
-WRONG = {
-    "path = 3": "under or host",
-    "path = {}": "needs one of under and host",
-    'path = { under = "a", host = ["b"] }': "needs one of under and host",
-    "path = { within = 'a' }": "is not a known key",
-    "path = { under = 3 }": "must be a text",
-    'url = { host = "example.org" }': "must be a list",
-    "url = { host = [] }": "at least one host",
-    'url = { host = ["https://example.org"] }': "is not a host",
-    'url = { host = ["0x7f.1"] }': "is not a host",
-    'url = { host = ["*"] }': "is not a host",
-}
-
-
-@pytest.mark.parametrize(("arguments", "reason"), WRONG.items())
-def test_a_wrong_rule_is_refused(folder: Path, arguments: str, reason: str) -> None:
-    with pytest.raises(ValidationFailed, match=reason):
-        decided(folder, "allow", arguments, {})

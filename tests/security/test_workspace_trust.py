@@ -270,7 +270,7 @@ def test_a_file_that_everyone_can_write_is_refused(victim: Victim, name: str) ->
     place = victim.folder if name == "the folder" else victim.folder / name
     place.chmod(0o777)
     code, said = victim.run("run", "m.toml")
-    assert (code, "every user of this machine can write it" in said, str(place) in said) == (2, True, True), said
+    assert (code, "is writable by every user of this machine" in said, str(place) in said) == (2, True, True), said
     assert victim.run("trust", "m.toml" if name == "m.toml" else ".")[0] == 2
     assert not (victim.folder / ".pursuit").exists()
 
@@ -323,7 +323,6 @@ CREDENTIALS = [
     ("tokens.json", ["serve", "--http", "--port", "0"]),
     ("tokens.json", ["page", "--no-browser"]),
     ("tokens.json", ["problem", "serve", "spring", "--http", "--port", "0"]),
-    ("page.json", ["serve", "--http", "--port", "0"]),
     ("page.json", ["page", "--no-browser"]),
 ]
 
@@ -339,11 +338,11 @@ def test_credentials_that_came_with_the_folder_let_no_one_in(victim: Victim, nam
         Tokens(path).make("stranger", operator=True)
     else:
         victim.write(".pursuit/page.json", "{}")
-    done = victim.process(*words)
-    assert (done.returncode, f"{path}: accepts the tokens and sign-ins" in done.stderr) == (2, True), done.stderr
+    code, said = victim.run(*words)
+    assert (code, f"{path}: accepts the tokens and sign-ins" in said) == (2, True), said
     path.chmod(0o666)
-    done = victim.process(*words)
-    assert (done.returncode, f"{path}: every user of this machine can write it" in done.stderr) == (2, True)
+    code, said = victim.run(*words)
+    assert (code, f"{path}: is writable by every user of this machine" in said) == (2, True), said
 
 
 def test_a_second_server_asks_nothing_about_what_the_first_one_made(victim: Victim) -> None:
@@ -352,7 +351,6 @@ def test_a_second_server_asks_nothing_about_what_the_first_one_made(victim: Vict
         with subprocess.Popen(
             [*COMMAND, "serve", "--http", "--port", "0", "--json"], cwd=victim.folder, stdout=subprocess.PIPE
         ) as server:
-            assert server.stdout is not None
             assert "url" in json.loads(server.stdout.readline())
             server.terminate()
     assert {path.name for path in (victim.folder / ".pursuit").iterdir()} >= {"ledger.db", "tokens.json", "page.json"}
@@ -434,20 +432,6 @@ async def test_a_program_is_refused_too(victim: Victim) -> None:
     with pytest.raises(NotTrusted, match="pursuit trust"):
         async with Runtime(config=path, state=victim.folder / "ledger.db"):
             pass
-
-
-async def test_a_running_gateway_does_not_take_in_what_was_added(victim: Victim) -> None:
-    """The configuration changes on disk while a runtime is open; a reload is refused, and nothing has changed."""
-    path = victim.write("pursuit.toml", OWN)
-    assert victim.run("trust", ".")[0] == 0
-    async with Runtime(config=path, state=victim.folder / "ledger.db") as runtime:
-        victim.write("pursuit.toml", OWN + SERVER)
-        with pytest.raises(NotTrusted):
-            await runtime.reload()
-        assert ([row["name"] for row in (await runtime.toolbox.listing(None))["tools"]], victim.owned) == (
-            ["commands.own"],
-            False,
-        )
 
 
 def test_no_text_of_the_folder_steers_the_terminal(victim: Victim) -> None:

@@ -21,7 +21,7 @@ import pytest
 from pursuit.cli.main import answer
 from pursuit.problems.manifest_reading import read_manifest
 from pursuit.problems.scoring import Submitted, judge
-from pursuit.sandbox import Sandbox
+from pursuit.sandbox.sandbox import Sandbox
 
 COMMAND = [sys.executable, "-m", "pursuit"]
 PROBLEM = """
@@ -51,7 +51,7 @@ def judged(path: Path) -> float:
     async def main() -> float:
         async with Sandbox() as sandbox:
             found = await judge(read_manifest(path), Submitted(submission={"x": 1}), expressions=sandbox)
-            return float(found.score.rows[0].value)
+            return float(found.rows[0].value)
 
     return anyio.run(main)
 

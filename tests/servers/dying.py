@@ -2,7 +2,7 @@
 
 It speaks over stdio; `http=PATH` lets it serve HTTP and write its port to that file. A call of `effect` adds its `key`
 to the file `tally`, and dies before that (`die` is `before`), after it (`after`), or answers. `job` is the same as a
-task of the server's own, which does its work in `tasks/result`.
+task of the server's own, which does its work when it is first asked about.
 """
 
 from __future__ import annotations
@@ -49,9 +49,11 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
         case "tools/call":
             return {"result": effect(**params.get("arguments", {}))}
         case "tasks/result" if params["taskId"] in tasks:
-            return {"result": effect(**tasks[params["taskId"]]["arguments"])}
+            return {"result": tasks[params["taskId"]]["result"]}
         case "tasks/get" if params["taskId"] in tasks:
-            return {"result": tasks[params["taskId"]]}
+            task = tasks[params["taskId"]]
+            task |= {"result": effect(**task["arguments"]), "status": "completed"}
+            return {"result": task}
         case "tasks/result" | "tasks/get":
             return error(-32602, "Failed to retrieve task: Task not found")
         case "ping":

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from provider_rules import Json, Shape, validate
-from provider_usage import Counted, PromptCache, tokens_of
+from provider_usage import Counted, PromptCache
 from provider_wire import Reply, broken, calls, failing, refused, stream, whole, written
 
 __all__ = ["EndpointProcess", "ModelEndpoint", "Reply", "Turn", "calls", "failing", "transcript"]
@@ -43,16 +43,13 @@ class ModelEndpoint:
     `seen` are the requests: path, headers, body, shape and, once it is counted, usage. `violations` are the faults of
     requests that a provider refuses; leaving the context raises if there are any. `arrived` is released for each
     request, `halfway` for each answer with the fault `stall` or `hold`, and `connections` counts those that clients
-    opened. A request of more than `window` tokens is refused. Without `strict` nothing else is: other agents
-    send what a provider accepts beyond its types. `record` gets a line for each request that is answered.
+    opened. Without `strict` nothing is refused: other agents send what a provider accepts beyond its types. `record`
+    gets a line for each request that is answered.
     """
 
-    def __init__(
-        self, *replies: Reply | Answer, window: int | None = None, strict: bool = True, record: Path | None = None
-    ) -> None:
+    def __init__(self, *replies: Reply | Answer, strict: bool = True, record: Path | None = None) -> None:
         self._replies = list(replies)
         self._strict = strict
-        self._window = window
         self._record = record
         self.seen: list[Json] = []
         self.violations: list[str] = []
@@ -105,8 +102,6 @@ class ModelEndpoint:
             reply = self._replies[0]
             beta = request["shape"] == "anthropic" and "beta=true" in request["path"]
             faults = validate(request["body"], request["shape"], beta=beta, issued=self._issued) if self._strict else []
-            if self._window is not None and (size := tokens_of(request["body"])) > self._window:
-                faults.append(f"prompt is too long: {size} tokens > {self._window} maximum")
             if faults:
                 self.violations += [f"request {place}: {fault}" for fault in faults]
                 reply = Reply(status=400, text="; ".join(faults))

@@ -11,21 +11,15 @@ was answered. Only a block that is left out needs that memory: `issued`.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-import httpx2
 from pydantic import ConfigDict, TypeAdapter
 from pydantic_core import SchemaValidator, ValidationError
-
-if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage
-    from pydantic_ai.models import Model, ModelRequestParameters
 
 Shape = Literal["openai-chat", "openai-responses", "anthropic"]
 Json = dict[str, Any]
@@ -71,43 +65,6 @@ def validate(body: Json, shape: Shape, *, beta: bool = False, issued: Issued | N
     `beta` are Anthropic's beta types. If the types are wrong, the order is not examined.
     """
     return list(_type_faults(body, "anthropic-beta" if beta else shape)) or list(_ORDER[shape](body, issued or {}))
-
-
-async def rendered(
-    messages: Sequence[ModelMessage], shape: Shape, parameters: ModelRequestParameters, settings: Any = None
-) -> tuple[Json, list[str]]:
-    """The body that pydantic-ai makes of a conversation for this provider, and its faults; nothing is sent."""
-    from pydantic_ai.direct import model_request
-    from pydantic_ai.exceptions import ModelHTTPError
-
-    bodies: list[tuple[Json, bool]] = []
-
-    def keep(request: httpx2.Request) -> httpx2.Response:
-        bodies.append((json.loads(request.content), request.url.query == b"beta=true"))
-        return httpx2.Response(400, json={})
-
-    async with httpx2.AsyncClient(transport=httpx2.MockTransport(keep)) as client:
-        try:
-            await model_request(
-                _model(shape, client), messages, model_settings=settings, model_request_parameters=parameters
-            )
-        except ModelHTTPError:
-            ((body, beta),) = bodies
-            return body, validate(body, shape, beta=beta)
-    raise AssertionError("the library does not report a status of 400")
-
-
-def _model(shape: Shape, client: httpx2.AsyncClient) -> Model:
-    if shape == "anthropic":
-        from pydantic_ai.models.anthropic import AnthropicModel
-        from pydantic_ai.providers.anthropic import AnthropicProvider
-
-        return AnthropicModel("claude-haiku-4-5", provider=AnthropicProvider(api_key="-", http_client=client))
-    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
-    from pydantic_ai.providers.openai import OpenAIProvider
-
-    kind = OpenAIChatModel if shape == "openai-chat" else OpenAIResponsesModel
-    return kind("gpt-5-mini", provider=OpenAIProvider(api_key="-", http_client=client))
 
 
 @cache
@@ -247,8 +204,6 @@ def _chat_order(body: Json, _issued: Issued) -> Iterator[str]:
     tools = [(place, one["name"], one.get("parameters", {"type": "object"})) for place, one in functions]
     yield from _tool_faults(tools, "openai-chat")
     yield from _choice_faults(body, called=calls.any)
-    if body.get("stream_options") and not body.get("stream"):
-        yield "stream_options: is only allowed when stream is enabled"
 
 
 # -- OpenAI responses
@@ -280,8 +235,6 @@ def _responses_order(body: Json, _issued: Issued) -> Iterator[str]:
     yield from _choice_faults(body, called=calls.any)
     if (body.get("max_output_tokens") or LEAST_ANSWER) < LEAST_ANSWER:
         yield f"max_output_tokens: must be at least {LEAST_ANSWER}"
-    if body.get("previous_response_id"):
-        yield "previous_response_id: not found; the stand-in keeps no responses"
 
 
 def _item_faults(items: Sequence[Json]) -> Iterator[str]:
@@ -390,8 +343,6 @@ def _thinking_faults(body: Json, spoken: Sequence[tuple[int, Json]], issued: Iss
             yield f"thinking.budget_tokens: must be at least {LEAST_THINKING} and less than max_tokens"
         if body.get("temperature") not in (None, 1):
             yield "temperature: may only be set to 1 when thinking is enabled"
-        if (body.get("tool_choice") or {}).get("type") in ("any", "tool"):
-            yield "tool_choice: thinking may not be enabled when tool_choice forces tool use"
 
 
 def _left_out(where: str, call_id: str, thoughts: Sequence[Json], issued: Issued) -> Iterator[str]:
@@ -424,9 +375,6 @@ def _breakpoint_faults(body: Json) -> Iterator[str]:
     for place, block in marked:
         if block.get("type") in ("thinking", "redacted_thinking") or block.get("text") == "":
             yield f"{place}: cache_control cannot be set on thinking blocks or empty text blocks"
-    lives = [block["cache_control"].get("ttl", "5m") for _place, block in marked]
-    if "5m" in lives and "1h" in lives[lives.index("5m") :]:
-        yield "cache_control: a block with ttl 1h must not come after a block with ttl 5m"
     for number, block in enumerate(_blocks(system)):
         if not block["text"].strip():
             yield f"system.{number}: text content blocks must contain non-whitespace text"

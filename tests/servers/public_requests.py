@@ -156,42 +156,6 @@ def filesystem(world: Path) -> Sequence[Request]:
     )
 
 
-def memory(_world: Path) -> Sequence[Request]:
-    ann = {"name": "Ann", "entityType": "person", "observations": ["likes Ω"]}
-    bob = {"name": "Bob", "entityType": "person", "observations": []}
-    knows = {"from": "Ann", "to": "Bob", "relationType": "knows"}
-    return (
-        call("read_graph"),
-        Request("resources/subscribe", {"uri": "memory://knowledge-graph"}),
-        call("create_entities", entities=[ann, bob]),
-        call("create_entities", entities=[ann]),
-        call("create_relations", relations=[knows]),
-        call("add_observations", observations=[{"entityName": "Bob", "contents": ["", "x"]}]),
-        bad(call("add_observations", observations=[{"entityName": "Zoe", "contents": ["x"]}])),
-        call("search_nodes", query="Ω"),
-        call("open_nodes", names=["Bob"]),
-        read("memory://knowledge-graph"),
-        call("delete_observations", deletions=[{"entityName": "Bob", "observations": ["x"]}]),
-        call("delete_relations", relations=[knows]),
-        call("delete_entities", entityNames=["Ann"]),
-        call("read_graph"),
-        bad(call("create_entities", entities="Ann")),
-    )
-
-
-def thinking(_world: Path) -> Sequence[Request]:
-    def thought(number: int, **more: Any) -> Request:
-        words = {"thought": f"step {number}", "thoughtNumber": number, "totalThoughts": 2}
-        return call("sequentialthinking", **words, nextThoughtNeeded=number < 2, **more)
-
-    return (
-        thought(1),
-        thought(2, isRevision=True, revisesThought=1),
-        bad(thought(3, branchId=7)),
-        bad(call("sequentialthinking")),
-    )
-
-
 def git(world: Path) -> Sequence[Request]:
     at = {"repo_path": str(world)}
     return (
@@ -215,16 +179,6 @@ def git(world: Path) -> Sequence[Request]:
         bad(call("git_status", repo_path=str(world / "none"))),
         bad(call("git_log", **at, max_count="many")),
         bad(call("git_status")),
-    )
-
-
-def time(_world: Path) -> Sequence[Request]:
-    return (
-        call("get_current_time", timezone="Europe/Oslo"),
-        bad(call("get_current_time", timezone="Moon/Base")),
-        call("convert_time", source_timezone="Asia/Tokyo", time="16:30", target_timezone="America/Lima"),
-        bad(call("convert_time", source_timezone="Asia/Tokyo", time="25:99", target_timezone="America/Lima")),
-        bad(call("convert_time", source_timezone="Asia/Tokyo")),
     )
 
 

@@ -151,14 +151,6 @@ SERVERS: Mapping[str, PublicServer] = {
             masks={"file time": r"\w{3} \w{3} \d\d \d{4} \d\d:\d\d:\d\d GMT.*"},
         ),
         PublicServer(
-            name="memory",
-            tools=9,
-            program=_node("memory"),
-            env=lambda world: {"MEMORY_FILE_PATH": str(world / "memory.jsonl")},
-            requests=asked.memory,
-        ),
-        PublicServer(name="thinking", tools=1, program=_node("sequential-thinking"), requests=asked.thinking),
-        PublicServer(
             name="git",
             tools=12,
             program=OURS / "mcp-server-git",
@@ -167,14 +159,6 @@ SERVERS: Mapping[str, PublicServer] = {
             prepare=_a_repository,
             requests=asked.git,
             eras=(OLD, NEW),
-        ),
-        PublicServer(
-            name="time",
-            tools=2,
-            program=OURS / "mcp-server-time",
-            requests=asked.time,
-            eras=(OLD, NEW),
-            masks={"instant": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"},
         ),
         PublicServer(
             name="sqlite",

@@ -54,9 +54,6 @@ class Request:
         kind = {"Content-Type": headers.pop("Content_Type", "text/event-stream")}
         await self.head(200, {**kind, "Connection": "close", **headers})
 
-    async def line(self, message: Any) -> None:
-        await self.wire.send(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
-
     async def event(self, message: Any, ident: str = "") -> None:
         words = f"id: {ident}\n" if ident else ""
         data = "" if message is None else json.dumps({"jsonrpc": "2.0", **message})
@@ -200,8 +197,7 @@ class RawServer:
             await request.stream(Content_Type=self.listens_in)
             meta = {"io.modelcontextprotocol/subscriptionId": request.body["id"]}
             params = {"notifications": params["notifications"], "_meta": meta}
-            tell = request.event if self.listens_in == "text/event-stream" else request.line
-            await tell({"method": "notifications/subscriptions/acknowledged", "params": params})
+            await request.event({"method": "notifications/subscriptions/acknowledged", "params": params})
             self.standing.append(request)
             self.stood.set()
             await self._until_gone(request)

@@ -24,8 +24,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-# They bring numpy, which starts threads; one command in many needs them.
-LEFT_OUT = {f"pursuit.proposers.search.{name}" for name in ("samplers", "space", "surrogate")}
+# One command in many needs them: they bring numpy, which starts threads, and Temporal, which is an extra.
+SEARCH = tuple(f"proposers.search.{name}" for name in ("samplers", "space", "surrogate"))
+LEFT_OUT = tuple(f"pursuit.{name}" for name in (*SEARCH, "temporal."))
 OTHERS = ("mcp", "mcp.server.mcpserver", "mcp.server.stdio", "uvicorn.protocols.http.h11_impl", "uvicorn.loops.asyncio")
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
 PATIENCE = 10
@@ -36,7 +37,7 @@ def load() -> None:
     import pursuit
 
     for module in pkgutil.walk_packages(pursuit.__path__, "pursuit."):
-        if module.name not in LEFT_OUT and not module.name.endswith("__main__"):
+        if not module.name.startswith(LEFT_OUT) and not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     for name in OTHERS:
         importlib.import_module(name)

@@ -17,7 +17,7 @@ import anyio
 import pytest
 from verified_ledgers import fail_for, is_marked
 
-from pursuit.demo.local_postgres import LocalPostgres
+from local_postgres import LocalPostgres
 from pursuit.service.proof import FOLDS
 
 # psycopg is imported where it is used, since every test worker imports this module.
@@ -134,9 +134,9 @@ def _faults(address: str) -> tuple[str, ...]:
     from pursuit.ledger.postgres import PostgresLedger
 
     with psycopg.connect(address, autocommit=True) as connection:
-        if connection.execute("SELECT to_regclass('pursuit.copying'), to_regclass('pursuit.ledger')").fetchone() != (
+        if connection.execute("SELECT to_regclass('pursuit.copying'), to_regclass('pursuit.streams')").fetchone() != (
             None,
-            "pursuit.ledger",
+            "pursuit.streams",
         ):
             return ()
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from pursuit.ledger.chain import last_position
 from pursuit.ledger.schema import open_reader
 from pursuit.ledger.verify import verify_snapshot
 from pursuit.service.proof import FOLDS
@@ -59,8 +58,7 @@ def faults_of(path: Path) -> tuple[str, ...]:
     with closing(open_reader(path)) as connection:
         connection.execute("BEGIN")
         try:
-            position = last_position(connection)
-            return verify_snapshot(connection, position, (), expect=(), folds=FOLDS, heads_then="").faults
+            return verify_snapshot(connection, (), folds=FOLDS).faults
         except sqlite3.Error as error:
             return (str(error),)
 

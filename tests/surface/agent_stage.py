@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cli_stage import SERVERS, Place
+from cli_stage import BEAM, SERVERS, Place
+from quick_start import python
+
+from pursuit.config.process_environment import no_isolation
 
 AGENT = SERVERS / "standin_agent.py"
 LIBRARY = "def value():\n    return {}\n"
@@ -16,16 +19,27 @@ CHECK = 'from lib import value\nprint("value is", value())\nraise SystemExit(val
 Plan = list[list[dict[str, Any]]]
 
 
+def quick_beam() -> str:
+    """`BEAM` with a server that starts quickly; an isolated agent sees no Python but the real one."""
+    return BEAM.replace("__python_executable__", python())
+
+
 def library(number: int) -> dict[str, str]:
     """The file that the check looks at; only 2 is right."""
     return {"lib.py": LIBRARY.format(number)}
 
 
+def agents_table(*, isolated: bool = not no_isolation()) -> str:
+    """Lets the stand-in read its program, and write down what it was sent beside the repository."""
+    return f'\n[agents]\nisolation = {json.dumps(isolated)}\nread = ["{SERVERS}"]\nwrite = ["."]\n'
+
+
 class AgentPlace(Place):
     """A place whose folder `repo` is a git repository; the ledger lies outside of it."""
 
-    def __init__(self, folder: Path, plan: Plan, **options: Any) -> None:
+    def __init__(self, folder: Path, plan: Plan, *, isolated: bool = True, **options: Any) -> None:
         super().__init__(folder)
+        self.isolated = isolated and not no_isolation()
         self.repository = folder / "repo"
         self.heard_file = folder / "heard.jsonl"
         (self.repository / "tests").mkdir(parents=True)
@@ -37,6 +51,12 @@ class AgentPlace(Place):
         self.git("-c", "user.name=a", "-c", "user.email=a@localhost", "commit", "--quiet", "--message=First")
         self.plan(plan, **options)
         self.configured()
+
+    def write(self, name: str, text: str) -> Path:
+        """A configuration is one for the stand-in."""
+        if name == "pursuit.toml" and "[agents]" not in text:
+            text += agents_table(isolated=self.isolated)
+        return super().write(name, text)
 
     def plan(self, turns: Plan, **options: Any) -> None:
         """What the agent does in each turn; the last one again and again."""

@@ -137,7 +137,7 @@ async def serving(
         told.set()
 
     loaded = load_configuration(path)
-    oauth = None if loaded.oauth is None else OAuth(loaded.oauth, keys)
+    oauth = None if loaded.serve.oauth is None else OAuth(loaded.serve.oauth, keys)
     runtime = Runtime(state=folder / "ledger.db", config=loaded, servers={"world": world.server})
     async with runtime, anyio.create_task_group() as tasks:
         opened = open_gateway(runtime, GatewayOptions(alone=False)) if gateway else mission_server(runtime)

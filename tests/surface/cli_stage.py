@@ -171,7 +171,7 @@ class Place:
         ours, theirs = pty.openpty()
         environment = {**self.environment, "TERM": "xterm", "COLUMNS": "110", "LINES": "40"}
         process = subprocess.Popen(
-            [*COMMAND, *map(str, words)],
+            [*pursuit(), *map(str, words)],
             cwd=self.folder,
             env=environment,
             stdin=theirs,

@@ -75,7 +75,7 @@ async def stage(
         resources, prompts = Resources(runtime.runner, pages), Prompts(runtime.runner)
         server: Server[Any] = Server(
             "stage",
-            on_list_resources=updates.with_list_changes(resources.list),
+            on_list_resources=resources.list,
             on_list_resource_templates=resources.templates,
             on_read_resource=resources.read,
             on_subscribe_resource=updates.subscribe,

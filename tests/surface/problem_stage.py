@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
+import pytest
 from cli_stage import Place
 from hands import Hands
 from mcp import Client
@@ -25,6 +26,8 @@ T = TypeVar("T")
 EXAM = Path(__file__).parent.parent / "servers" / "exam.py"
 LEGACY, MODERN = "legacy", "2026-07-28"
 ERAS = [LEGACY, MODERN]
+ERA = pytest.mark.parametrize("era", [MODERN, pytest.param(LEGACY, marks=pytest.mark.soak)])
+"""For what is the same in both eras; `make soak` runs the older one, too."""
 METRIC = {"metric": "distance", "direction": "minimize", "target": 0.4321}
 PREDICATE = {"metric": "distance", "expression": "abs(submission['x'] - 3)"}
 BY_PREDICATE = {"kind": "predicates", "predicates": [PREDICATE], "metrics": [METRIC]}

@@ -175,21 +175,20 @@ def written(text: str, said: str) -> str:
     return before + found + inside + following + rest
 
 
-def loaded(row: str, *values: object, to: str = "") -> Callable[[Callable[[Configuration], Any]], Any]:
+def changed(
+    row: str, values: tuple[object, ...], to: str, look: Callable[[Configuration], Any]
+) -> Callable[[Stage], None]:
     """The configuration `to` is changed as a row says and loaded, and `look` sees that this has an effect."""
 
-    def made(look: Callable[[Configuration], Any]) -> Callable[[Stage], None]:
-        def act(stage: Stage) -> None:
-            path = stage.place.folder / "followed" / "pursuit.toml"
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(to, encoding="utf-8")
-            assert not look(load_configuration(path)), to
-            path.write_text(text := written(to, advice(row, *values)), encoding="utf-8")
-            assert look(load_configuration(path)), text
+    def act(stage: Stage) -> None:
+        path = stage.place.folder / "followed" / "pursuit.toml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(to, encoding="utf-8")
+        assert not look(load_configuration(path)), to
+        path.write_text(text := written(to, advice(row, *values)), encoding="utf-8")
+        assert look(load_configuration(path)), text
 
-        return act
-
-    return made
+    return act
 
 
 def allowed_parents(stage: Stage) -> None:
@@ -202,6 +201,96 @@ def allowed_parents(stage: Stage) -> None:
 
 COMMAND = f"argv = {json.dumps(LOOK)}\n"
 SERVER = 'command = "x"\n'
+SETTINGS: list[tuple[str, tuple[object, ...], str, Callable[[Configuration], Any]]] = [
+    (
+        '`parallel_safe = true` in `[commands."{}"]`',
+        ("a-b",),
+        f"[commands.a-b]\n{COMMAND}[policy]\n",
+        lambda it: it.commands["a-b"].traits.parallel_safe,
+    ),
+    (
+        '`"{}" = \'{}=({})\'` in `[commands."{}".metrics]`',
+        ("val.loss", "val.loss", "[0-9]+", "x"),
+        f"[commands.x]\n{COMMAND}[commands.x.metrics]\nloss = 'loss=([0-9]+)'\n",
+        lambda it: set(it.commands["x"].metrics) == {"loss", "val.loss"},
+    ),
+    (
+        "`unbounded = true` in `[limits]`",
+        (),
+        "[limits]\nmissions_a_day = 3\nunbounded = false\n",
+        lambda it: it.limits.unbounded,
+    ),
+    ('`mode = "ask"` in `[policy]`', (), '[policy]\nmode = "auto"\n', lambda it: it.policy.mode == "ask"),
+    (
+        '`{{ tool = "{}", decision = "allow" }}` in `rules` of `[policy]`',
+        ("files.read",),
+        '[policy]\nrules = [{ tool = "files.write", decision = "deny" }]\n',
+        lambda it: ("files.read", "allow") in [(one.tool, one.decision) for one in it.policy.rules],
+    ),
+    (
+        '`enabled = true` in `[servers."{}"]`',
+        ("a-b",),
+        f"[servers.a-b]\nenabled = false\n{SERVER}",
+        lambda it: it.servers["a-b"].enabled,
+    ),
+    (
+        '`trust_annotations = true` in `[servers."{}"]`',
+        ("a",),
+        f"[servers.a]\n{SERVER}",
+        lambda it: it.servers["a"].trust_annotations,
+    ),
+    (
+        '`parallel_safe = true` in `[servers."{}".tools."{}"]`',
+        ("a", 'good."echo'),
+        f'[servers.a]\n{SERVER}[servers.a.tools."good.\\"echo"]\nidempotent = true\n',
+        lambda it: it.servers["a"].tools['good."echo'].parallel_safe,
+    ),
+    (
+        '`read_only = true` in `[servers."{}".tools."{}"]`',
+        ("a", "b"),
+        f"[servers.a]\n{SERVER}[servers.a.tools.b]\nparallel_safe = true\n",
+        lambda it: it.servers["a"].tools["b"].read_only,
+    ),
+    ("`isolation = false` in `[agents]`", (), '[agents]\nread = ["a"]\n', lambda it: not it.agents.isolation),
+    (
+        "`tasks_at_once = {}` in `[settings]`",
+        (9,),
+        "[settings]\ntasks_at_once = 3\n",
+        lambda it: it.settings.tasks_at_once == 9,
+    ),
+    (
+        "`tasks_each = {}` in `[settings]`",
+        (9,),
+        "[settings]\ntasks_at_once = 3\n",
+        lambda it: it.settings.tasks_each == 9,
+    ),
+    (
+        '`clients = ["{}"]` in `[proposers]`',
+        ("halving",),
+        '[proposers]\ncallables = ["a.b:c"]\n',
+        lambda it: it.proposers.clients == ("halving",) and it.proposers.callables == ("a.b:c",),
+    ),
+    (
+        '`callables = ["{}"]` in `[proposers]`',
+        ("a.b:c",),
+        '[proposers]\nclients = ["halving"]\n',
+        lambda it: it.proposers.clients == ("halving",) and it.proposers.callables == ("a.b:c",),
+    ),
+    ('client_models = ["{}"]', ("a:b",), "", lambda it: it.client_models == ("a:b",)),
+    (
+        '`"{}" = {{ input = {}, output = {} }}` in `[prices]`',
+        ("a:b", 1, 2),
+        '[prices]\n"c:d" = { input = 3, output = 4 }\n',
+        lambda it: [(one.input, one.output) for one in it.prices.values()] == [(1, 2), (3, 4)],
+    ),
+    (
+        'schedule."{}" = {{ cron = "{}", mission = "{}" }}',
+        ("nightly", "0 6 * * *", "mission.toml"),
+        "",
+        lambda it: "nightly" in it.schedule and it.schedule["nightly"].cron == "0 6 * * *",
+    ),
+]
+"""Rows that name a setting: their values, a configuration to change, and where the change is seen."""
 FOLLOWERS: dict[str, Callable[[Stage], None]] = {
     "pursuit agents": shows("pursuit agents", ""),
     "pursuit approvals": shows("pursuit approvals", "question: approval-"),
@@ -262,69 +351,7 @@ FOLLOWERS: dict[str, Callable[[Stage], None]] = {
     "pursuit workspace diff last": elsewhere("e2e/test_agent_permissions.py", '"workspace", "diff", "last"'),
     "pursuit workspace diff {} --turn {}": elsewhere("e2e/test_agents.py", '"workspace", "diff", mission, "--turn"'),
     "allow_parent_paths = true": allowed_parents,
-    '`parallel_safe = true` in `[commands."{}"]`': loaded(
-        '`parallel_safe = true` in `[commands."{}"]`', "a-b", to=f"[commands.a-b]\n{COMMAND}[policy]\n"
-    )(lambda it: it.commands["a-b"].traits.parallel_safe),
-    '`"{}" = \'{}=({})\'` in `[commands."{}".metrics]`': loaded(
-        '`"{}" = \'{}=({})\'` in `[commands."{}".metrics]`',
-        "val.loss",
-        "val.loss",
-        "[0-9]+",
-        "x",
-        to=f"[commands.x]\n{COMMAND}[commands.x.metrics]\nloss = 'loss=([0-9]+)'\n",
-    )(lambda it: set(it.commands["x"].metrics) == {"loss", "val.loss"}),
-    "`unbounded = true` in `[limits]`": loaded(
-        "`unbounded = true` in `[limits]`", to="[limits]\nmissions_a_day = 3\nunbounded = false\n"
-    )(lambda it: it.limits.unbounded),
-    '`mode = "ask"` in `[policy]`': loaded('`mode = "ask"` in `[policy]`', to='[policy]\nmode = "auto"\n')(
-        lambda it: it.policy.mode == "ask"
-    ),
-    '`{{ tool = "{}", decision = "allow" }}` in `rules` of `[policy]`': loaded(
-        '`{{ tool = "{}", decision = "allow" }}` in `rules` of `[policy]`',
-        "files.read",
-        to='[policy]\nrules = [{ tool = "files.write", decision = "deny" }]\n',
-    )(lambda it: ("files.read", "allow") in [(one.tool, one.decision) for one in it.policy.rules]),
-    '`enabled = true` in `[servers."{}"]`': loaded(
-        '`enabled = true` in `[servers."{}"]`', "a-b", to=f"[servers.a-b]\nenabled = false\n{SERVER}"
-    )(lambda it: it.servers["a-b"].enabled),
-    '`trust_annotations = true` in `[servers."{}"]`': loaded(
-        '`trust_annotations = true` in `[servers."{}"]`', "a", to=f"[servers.a]\n{SERVER}"
-    )(lambda it: it.servers["a"].trust_annotations),
-    '`parallel_safe = true` in `[servers."{}".tools."{}"]`': loaded(
-        '`parallel_safe = true` in `[servers."{}".tools."{}"]`',
-        "a",
-        'good."echo',
-        to=f'[servers.a]\n{SERVER}[servers.a.tools."good.\\"echo"]\nidempotent = true\n',
-    )(lambda it: it.servers["a"].tools['good."echo'].parallel_safe),
-    '`read_only = true` in `[servers."{}".tools."{}"]`': loaded(
-        '`read_only = true` in `[servers."{}".tools."{}"]`',
-        "a",
-        "b",
-        to=f"[servers.a]\n{SERVER}[servers.a.tools.b]\nparallel_safe = true\n",
-    )(lambda it: it.servers["a"].tools["b"].read_only),
-    "`tasks_at_once = {}` in `[settings]`": loaded(
-        "`tasks_at_once = {}` in `[settings]`", 9, to="[settings]\ntasks_at_once = 3\n"
-    )(lambda it: it.settings["tasks_at_once"] == 9),
-    "`tasks_each = {}` in `[settings]`": loaded(
-        "`tasks_each = {}` in `[settings]`", 9, to="[settings]\ntasks_at_once = 3\n"
-    )(lambda it: it.settings.get("tasks_each") == 9),
-    '`clients = ["{}"]` in `[proposers]`': loaded(
-        '`clients = ["{}"]` in `[proposers]`', "halving", to='[proposers]\ncallables = ["a.b:c"]\n'
-    )(lambda it: it.client_kinds == {"halving"} and it.callables == {"a.b:c"}),
-    '`callables = ["{}"]` in `[proposers]`': loaded(
-        '`callables = ["{}"]` in `[proposers]`', "a.b:c", to='[proposers]\nclients = ["halving"]\n'
-    )(lambda it: it.client_kinds == {"halving"} and it.callables == {"a.b:c"}),
-    'client_models = ["{}"]': loaded('client_models = ["{}"]', "a:b")(lambda it: it.client_models == {"a:b"}),
-    '`"{}" = {{ input = {}, output = {} }}` in `[prices]`': loaded(
-        '`"{}" = {{ input = {}, output = {} }}` in `[prices]`',
-        "a:b",
-        1,
-        2,
-        to='[prices]\n"c:d" = { input = 3, output = 4 }\n',
-    )(lambda it: it.prices == {"a:b": (1, 2), "c:d": (3, 4)}),
-    'schedule."{}" = {{ cron = "{}", mission = "{}" }}': loaded(
-        'schedule."{}" = {{ cron = "{}", mission = "{}" }}', "nightly", "0 6 * * *", "mission.toml"
-    )(lambda it: "nightly" in it.schedules and it.schedules["nightly"].cron == "0 6 * * *"),
+    **{row: changed(row, values, to, look) for row, values, to, look in SETTINGS},
 }
 
 
@@ -343,5 +370,5 @@ def test_the_warning_about_a_batch_of_a_command_names_a_key_that_works(tmp_path:
     place.write("pursuit.toml", CONFIGURATION)
     place.write("m.toml", SEARCH)
     (warning,) = place.json("start", "m.toml")["warnings"]
-    place.write("pursuit.toml", written(CONFIGURATION, warning.rpartition("say ")[2]))
+    place.write("pursuit.toml", written(CONFIGURATION, warning.rpartition("write ")[2]))
     assert place.json("start", "m.toml")["warnings"] == []

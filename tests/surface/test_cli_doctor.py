@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_stage import SERVERS, Place, mission
+from cli_stage import SERVERS, Place
 
 from pursuit.config.servers import ServerConfig
 from pursuit.policy.rules import NetworkRules
 from pursuit.service.doctor import server_findings
+
+pytestmark = pytest.mark.usefixtures("quick_python")
 
 WORKSHOP = f"""
 [servers.shop]
@@ -47,7 +47,7 @@ def test_a_sound_installation(tmp_path: Path) -> None:
     assert rows.pop()["about"] == "isolation"  # which the machine has or has not
     assert levels(rows) == [("ok", "configuration"), ("ok", "server shop"), ("ok", "models"), ("ok", "ledger")]
     assert rows[1]["what"].startswith("1 tools, MCP 2025-11-25, ")
-    assert "not there yet" in rows[3]["what"]
+    assert "does not exist yet" in rows[3]["what"]
     assert not place.ledger.exists()
     out, _ = place.ask("doctor")
     assert out.splitlines()[0].startswith("ok\tconfiguration\t")
@@ -55,25 +55,19 @@ def test_a_sound_installation(tmp_path: Path) -> None:
 
 def test_keys_of_language_models_are_named_and_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = Place(tmp_path)
-    place.write("pursuit.toml", WORKSHOP + KNOWN)
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    assert "needs ANTHROPIC_API_KEY or OPENAI_API_KEY" in findings(place)[2]["what"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PURSUIT_STATE", str(tmp_path / "ledger.db"))
+        assert "pursuit init" in one(findings(place), "warning", "no pursuit.toml")["mend"]
+    place.write("pursuit.toml", "")
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    assert one(findings(place), "ok", "needs ANTHROPIC_API_KEY or OPENAI_API_KEY")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-secret")
-    assert findings(place)[2]["what"] == "keys in the environment: anthropic"
-    place.write("pursuit.toml", 'model = "openai:gpt-5-mini"\n' + WORKSHOP + KNOWN)
+    assert one(findings(place), "ok", "keys in the environment: anthropic")
+    place.write("pursuit.toml", 'model = "openai:gpt-5-mini"\n')
     assert "OPENAI_API_KEY" in one(findings(place, code=1), "broken", "openai:gpt-5-mini")["what"]
-    place.write("pursuit.toml", 'model = "anthropic:claude-haiku-4-5"\n' + WORKSHOP + KNOWN)
-    assert "can be asked" in findings(place)[2]["what"]
-
-
-def test_without_a_configuration_there_is_a_word_on_how_to_begin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PURSUIT_STATE", str(tmp_path / "ledger.db"))
-    rows = findings(Place(tmp_path))
-    assert "pursuit init" in one(rows, "warning", "no pursuit.toml")["mend"]
+    place.write("pursuit.toml", 'model = "anthropic:claude-haiku-4-5"\n')
+    assert one(findings(place), "ok", "can be used")
 
 
 def test_all_faults_of_a_configuration_are_found(tmp_path: Path) -> None:
@@ -129,14 +123,13 @@ tool = "stepp"
 """,
     ).chmod(0o600)
     entry: dict[str, Any] = {"command": "__python_executable__", "args": ["-c", ""], "disabled": True}
-    secret = {**entry, "env": {"API_TOKEN": "hunter2-in-plain"}, "alwaysAllow": ["x"]}
+    secret = {**entry, "env": {"API_TOKEN": "hunter2-in-plain"}}
     place.write("mcp.json", json.dumps({"mcpServers": {"other": secret}})).chmod(0o644)
     rows = findings(place)
     assert one(rows, "warning", "servers.shop.tools.stpe")["what"].endswith("did you mean 'step'?")
-    assert "says nothing about step" in one(rows, "warning", "says nothing")["what"]
-    assert "rule 1" in one(rows, "warning", "is about no tool")["what"]
+    assert "does not annotate step" in one(rows, "warning", "does not annotate")["what"]
+    assert "rule 1" in one(rows, "warning", "matches no tool")["what"]
     assert one(rows, "note", "mode auto")["about"] == "policy"
-    assert "policy" in one(rows, "note", "mcpServers.other.alwaysAllow")["mend"]
     told = one(rows, "warning", "holds a secret (servers.other.env.API_TOKEN)")
     assert "mcp.json" in told["mend"]
     assert "hunter2" not in json.dumps(rows)
@@ -146,26 +139,11 @@ tool = "stepp"
 
 def test_annotations_that_are_not_believed_are_a_note(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    beam = '[servers.beam]\ncommand = "__python_executable__"\nargs = ["-m", "pursuit.demo.welded_beam"]\n'
-    place.write("pursuit.toml", beam)
-    rows = findings(place)
-    assert "trust_annotations = true" in one(rows, "note", "is not believed")["mend"]
-    place.write("pursuit.toml", beam + "trust_annotations = true\n")
-    assert {row["level"] for row in findings(place)} <= {"ok", "warning"}  # a slow machine earns a warning
-
-
-@pytest.mark.damaged_ledger("edits the database")
-def test_a_ledger_that_was_changed_is_broken(tmp_path: Path) -> None:
-    place = Place(tmp_path).configured()
-    place.write("m.toml", mission(target=100))
-    place.ask("run", "m.toml")
-    assert "intact" in one(findings(place), "ok", "ledger.db")["what"]
-    with closing(sqlite3.connect(place.ledger)) as connection, connection:
-        connection.execute("UPDATE events SET body = replace(body, 'beam', 'bean') WHERE seq = 1")
-    connection.close()
-    rows = [row for row in findings(place, code=1) if row["level"] == "broken"]
-    assert rows
-    assert all(row["about"] == "ledger" for row in rows)
+    place.write(
+        "pursuit.toml",
+        '[servers.beam]\ncommand = "__python_executable__"\nargs = ["-m", "pursuit.demo.welded_beam"]\n',
+    )
+    assert "trust_annotations = true" in one(findings(place), "note", "are not trusted")["mend"]
 
 
 @pytest.mark.parametrize(

@@ -52,12 +52,3 @@ def test_a_mission_file_with_a_fleet_runs_and_its_children_are_shown(tmp_path: P
         **{row["session_id"]: mission_id for row in told["children"]},
     }
     assert "no mission was interrupted" in "".join(place.ask("resume", "--all"))
-
-
-def test_a_wrong_fleet_is_refused_with_every_fault(tmp_path: Path) -> None:
-    place = Place(tmp_path).configured()
-    place.write("m.toml", mission() + "[fleet]\nmax_children = 0\nrestart = 'often'\nat_onec = 2\n")
-    _, said = place.ask("run", "m.toml", code=2)
-    assert "fleet.max_children" in said
-    assert "fleet.restart" in said
-    assert "at_once" in said, "the nearest key is suggested"

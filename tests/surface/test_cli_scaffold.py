@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
-from cli_stage import BEAM, Place, mission
+from cli_stage import Place, mission
 
 from pursuit.config.mission_file import load_mission_file
 from pursuit.demo.mission_templates import TEMPLATES
@@ -30,30 +29,6 @@ def test_a_draft_is_printed_written_and_told_in_json_and_nothing_is_started(tmp_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.toml", "pursuit.toml"]
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("quick_python")
-def test_a_template_that_is_filled_in_runs(tmp_path: Path) -> None:
-    place = Place(tmp_path).configured()
-    place.write("pursuit.toml", f'[policy]\nmode = "auto"\n{BEAM}')
-    place.ask("scaffold", "Train until the loss is low", "--template", "log", "-o", "log.toml")
-    place.write("train.log", "epoch 1 loss 0.4\nepoch 2 loss 0.08\n")
-    mission_id = place.json("start", "log.toml")["session_id"]
-    place.write("nothing.json", '{"tool_calls": []}')
-    assert place.json("iterate", mission_id, "--proposal", "nothing.json")["verdict_reason"] == "criteria_met"
-    # One that is not filled in is refused by the name of its placeholder, and nothing is stored.
-    place.ask("scaffold", "Find a cheap beam", "--template", "search", "-o", "search.toml")
-    assert "SERVER.TOOL" in place.ask("run", "search.toml", code=2)[1]
-    text = (tmp_path / "search.toml").read_text(encoding="utf-8")
-    ranges = "h = { low = 0.1, high = 2 }\nl = { low = 0.1, high = 10 }"
-    text = re.sub(
-        r"^ARGUMENT = .*$", f"{ranges}\nt = {{ low = 1, high = 9 }}\nb = {{ low = 0.1, high = 2 }}", text, flags=re.M
-    )
-    place.write(
-        "search.toml", text.replace("SERVER.TOOL", "beam.evaluate").replace("METRIC", "cost").replace("= 0 ", "= 9 ")
-    )
-    assert place.json("run", "search.toml")["verdict_reason"] == "criteria_met"
-
-
 def test_a_model_is_no_longer_asked_and_the_error_says_what_to_use(tmp_path: Path) -> None:
     place = Place(tmp_path)
     refused = place.json("scaffold", GOAL, "--model", "openai:gpt-4o-mini", code=2)
@@ -69,13 +44,14 @@ def test_words_need_no_quotes_and_what_is_wrong_with_them_is_said_at_once(tmp_pa
     out, notes = place.ask("scaffold", "make", "the", "tests", "pass", "--template", "tests")
     assert 'directive = "make the tests pass"' in out
     assert "this is the template" not in notes
-    assert "say the goal" in place.ask("scaffold", " ", code=2)[1]
+    assert "give a goal" in place.ask("scaffold", " ", code=2)[1]
     assert "did you mean 'tests'" in place.ask("scaffold", GOAL, "--template", "test", code=2)[1]
     assert place.json("scaffold", GOAL, "-o", "no/folder.toml", code=2)["code"] == "validation_error"
     shown = " ".join(place.ask("scaffold", "--help")[0].split())
     assert all(name in shown for name in TEMPLATES)
 
 
+@pytest.mark.usefixtures("quick_python")
 def test_lessons_are_found_by_words(tmp_path: Path) -> None:
     place = Place(tmp_path).configured()
     place.write("m.toml", mission(target=0.1))

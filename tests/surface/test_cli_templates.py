@@ -14,6 +14,7 @@ from pursuit.demo.example import TEMPLATES
 
 
 @pytest.mark.guarantee("templates-run-at-once")
+@pytest.mark.usefixtures("quick_python")
 @pytest.mark.parametrize("template", [name for name in TEMPLATES if name not in ("beam", "client", "coding")])
 def test_a_template_runs_at_once(template: str, tmp_path: Path) -> None:
     Place(tmp_path).ask("init", "here", "--template", template)

@@ -75,12 +75,11 @@ def test_every_tool_is_listed_with_what_it_may_do_and_no_ledger_is_made(tmp_path
     assert not shop.ledger.exists()
 
 
-@pytest.mark.parametrize(("mode", "decision"), [("auto", "allow"), ("ask", "ask"), ("never", "deny")])
-def test_the_mode_of_the_command_line_overrules_the_configurations(tmp_path: Path, mode: str, decision: str) -> None:
+def test_the_mode_of_the_command_line_overrules_the_configurations(tmp_path: Path) -> None:
     shop = Shop(tmp_path, '[policy]\nmode = "never"\n')
     assert shop.json("tools")["tools"][0]["decision"] == "deny"
-    found = shop.json("tools", "--mode", mode)
-    assert (found["mode"], found["tools"][0]["decision"]) == (mode, decision)
+    found = shop.json("tools", "--mode", "auto")
+    assert (found["mode"], found["tools"][0]["decision"]) == ("auto", "allow")
 
 
 def test_the_operators_word_and_rules_that_look_at_arguments_are_shown(tmp_path: Path) -> None:
@@ -100,7 +99,7 @@ def test_a_server_that_cannot_be_reached_is_listed_with_the_reason(tmp_path: Pat
     assert "was not found" in found["failures"]["gone"]
     out, _ = shop.ask("tools", code=1)
     assert out.splitlines()[-1].startswith("gone\tcannot be reached\t")
-    assert shop.json("tools", "gome", code=2)["message"] == "there is no server 'gome'; did you mean 'gone'?"
+    assert shop.json("tools", "gome", code=2)["message"] == "server 'gome' is not configured; did you mean 'gone'?"
     assert "is disabled" in shop.json("tools", "old", code=2)["message"]
 
 
@@ -116,9 +115,12 @@ def test_a_dry_run_shows_what_a_mission_would_be_allowed(tmp_path: Path) -> None
     assert shop.json("tools", "--mission", "m.toml")["tools"][0]["decision"] == "ask"
     shop.write("m.toml", MISSION + '[policy]\nask = ["step"]\n')
     out, _ = shop.ask("tools", "--mission", "m.toml")
-    assert "the mission's own policy says ask (step)" in out.splitlines()[0]
+    assert "the mission's policy says ask (step)" in out.splitlines()[0]
     assert out.splitlines()[1].startswith("call shop.step")
     shop.write("m.toml", MISSION + '[policy]\nask = ["stp"]\n')
+    shop.write("taken.toml", MISSION + '[servers.shop]\ncommand = "x"\n')
+    refused = shop.json("tools", "--mission", "taken.toml", code=2)
+    assert refused["details"]["faults"][0]["field"] == "servers.shop", "a mission brings servers under other names only"
     refused = shop.json("tools", "--mission", "m.toml", code=2)
     assert [fault["field"] for fault in refused["details"]["faults"]] == ["policy.ask[0]"]
     assert shop.json("tools", "shop", "--mission", "m.toml", code=2)["code"] == "invalid_argument"
@@ -143,12 +145,6 @@ env = {{ LOGS = {json.dumps(str(tmp_path))} }}
     assert place.json("run", "m.toml", code=None)["waiting_for"] == "approval"
 
 
-def test_a_mission_file_brings_servers_under_other_names_only(tmp_path: Path) -> None:
-    shop = Shop(tmp_path)
-    shop.write("m.toml", MISSION + '[servers.shop]\ncommand = "x"\n')
-    assert shop.json("tools", "--mission", "m.toml", code=2)["details"]["faults"][0]["field"] == "servers.shop"
-
-
 def test_a_mission_file_does_not_vouch_for_its_own_server(tmp_path: Path) -> None:
     kind = "trust_annotations = true\n[servers.shop.tools.step]\nread_only = true\n"
     server = f"""
@@ -162,7 +158,7 @@ env = {{ LOGS = {json.dumps(str(tmp_path))} }}
     place.write("m.toml", MISSION + server)
     (row,) = place.json("tools", "--mission", "m.toml")["tools"]
     assert (row["effect"], row["decision"]) == ("destroys", "ask")
-    assert row["why"]["read_only"] == "the mission file's own word does not count"
+    assert row["why"]["read_only"] == "the mission file cannot loosen this"
     assert place.json("run", "m.toml", code=None)["waiting_for"] == "approval"
     # The same server in the configuration is the operator's word.
     place.write("pursuit.toml", server)
@@ -215,20 +211,13 @@ def test_an_error_of_the_tool_is_exit_code_1(tmp_path: Path) -> None:
     assert place.json("tools", "call", "f.fail", "-y", code=1)["isError"] is True
 
 
-@pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("n\n", 2)])
-def test_a_person_at_the_terminal_is_asked(tmp_path: Path, typed: str, code: int) -> None:
+def test_a_person_at_the_terminal_is_asked(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
-    got, seen = shop.at_terminal("tools", "call", "shop.step", "--arg", "log=a", typed=typed)
-    assert got == code, seen
-    assert "step of server shop (may destroy things)" in seen
-    assert bool(shop.log("a")) is (code == 0)
-
-
-def test_a_terminal_shows_a_table(tmp_path: Path) -> None:
-    code, seen = Shop(tmp_path).at_terminal("tools")
-    assert code == 0
-    assert "asks first" in seen
-    assert "shop.step" in seen
+    for typed, code in (("n\n", 2), ("y\n", 0)):
+        got, seen = shop.at_terminal("tools", "call", "shop.step", "--arg", "log=a", typed=typed)
+        assert got == code, seen
+        assert "step of server shop (may destroy things)" in seen
+        assert bool(shop.log("a")) is (code == 0)
 
 
 @pytest.mark.parametrize(
@@ -258,9 +247,3 @@ def test_arguments_are_json_where_that_parses() -> None:
     with pytest.raises(ValidationFailed) as caught:
         read_arguments(["a", "=1", "b=1", "b=2"], "[]")
     assert len(caught.value.faults) == 4
-
-
-def test_a_server_that_needs_a_variable_is_named_once(tmp_path: Path) -> None:
-    shop = Shop(tmp_path, '[servers.bad]\ncommand = "${NOBODY_SET_THIS}"\n')
-    said = shop.json("tools", code=1)["failures"]["bad"]
-    assert said == "server 'bad' needs environment variables that are not set: ${NOBODY_SET_THIS} in command"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,22 +47,22 @@ ROUNDS = 10
 """The SDK's client gives up on a call that comes back with questions more often."""
 
 
-async def through(client: Client, tool: str, name: str, most: int | None = None, **more: Any) -> Message:
-    """Calls a tool; a client of the new era comes back with answers, at most `most` each time, while it is asked."""
+async def through(client: Client, tool: str, name: str, **more: Any) -> Message:
+    """Calls a tool; a client of the new era comes back with answers while it is asked."""
     result = await client.call(tool, **more)
     rounds = 0
     while result.get("resultType") == "input_required":
         rounds += 1
         assert rounds <= ROUNDS
-        questions = dict([*result["inputRequests"].items()][:most])
+        questions = result["inputRequests"]
         answers = {key: reply(name, one["method"], one.get("params", {})) for key, one in questions.items()}
         client.asked += [one["method"] for one in questions.values()]
         result = await client.call(tool, inputResponses=answers, requestState=result["requestState"], **more)
     return result
 
 
-def upstream(server: str, *args: str) -> Any:
-    return hostile(*args, *([MODERN] if server == MODERN else []))
+def upstream(server: str, *args: str, **more: Any) -> Any:
+    return hostile(*args, *([MODERN] if server == MODERN else []), **more)
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -89,7 +88,7 @@ async def test_a_server_that_was_connected_before_its_client_came_asks_it_all_th
     client_era: str, server_era: str, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    async with house(tmp_path, replace(upstream(server_era, f"log={log}"), required=True)) as stage:
+    async with house(tmp_path, upstream(server_era, f"log={log}", required=True)) as stage:
         await stage.runtime.toolbox.host.pool.connect_required()
         client = await stage.client(client_era, ABLE, partial(reply, "ann"))
         result = await through(client, "elicit", "ann")
@@ -188,34 +187,8 @@ async def test_calls_of_a_client_without_sessions_come_to_the_same_process(tmp_p
         assert len(asked_of(log, "initialize")) == 2
 
 
-async def test_many_calls_of_the_only_client_are_under_way_in_one_process(tmp_path: Path) -> None:
-    log, gate = tmp_path / "log", tmp_path / "gate"
-    limits = GatewayLimits(legacy_calls=12)
-    async with house(tmp_path, upstream(LEGACY, f"log={log}"), limits=limits) as stage:
-        client = await stage.client(MODERN, ABLE)
-        answers: list[str] = []
-
-        async def one(name: str) -> None:
-            result = await through(client, "elicit", name, most=1, arguments={"gate": str(gate)})
-            answers.append(json.loads(words(result))["content"]["name"])
-
-        names = [f"n{number}" for number in range(18)]
-        async with anyio.create_task_group() as calling:
-            for name in names:
-                calling.start_soon(one, name)
-            while len(asked_of(log, "tools/call")) < 12:
-                await anyio.sleep(0.01)
-            gate.touch()
-        # A question does not say which call it belongs to: any call of the client brings the answer. The calls
-        # share the questions: an eleventh for one call needs ten at each other, and there are 18 in all.
-        assert len(answers) == 18 and set(answers) <= set(names)
-    assert len(asked_of(log, "initialize")) == 1
-
-
 @pytest.mark.guarantee("one-process-of-a-server-over-stdio")
-async def test_the_only_client_has_one_process_of_a_server_whatever_it_asks_for(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_only_client_has_one_process_of_a_server_whatever_it_asks_for(tmp_path: Path) -> None:
     log, gate = tmp_path / "log", tmp_path / "gate"
     changes, level = {"toolsListChanged": True, "resourceSubscriptions": ["x://hostile"]}, f"{ENVELOPE}logLevel"
     async with house(tmp_path, upstream(LEGACY, f"log={log}")) as stage:
@@ -235,39 +208,10 @@ async def test_the_only_client_has_one_process_of_a_server_whatever_it_asks_for(
         assert words(await client.call("grow")) == "2"
         gate.touch()
         await client.ended(waiting)
-        client.capabilities = {**ABLE, "tasks": {}}
-        for _ in range(2):
-            refused = await client.call("grow")
-            assert refused["isError"] is True and "was started without tasks" in words(refused)
         client.capabilities = ABLE
         assert words(await client.call("grow")) == "3"
-        assert sum("was started without tasks" in one for one in caplog.messages) == 1
     (hello,) = asked_of(log, "initialize")
     assert hello["params"]["capabilities"] == ABLE
-
-
-async def test_a_question_moves_to_another_call_when_the_call_that_had_it_ends(tmp_path: Path) -> None:
-    log, first, second = tmp_path / "log", tmp_path / "first", tmp_path / "second"
-    async with house(tmp_path, upstream(LEGACY, f"log={log}")) as stage:
-        client = await stage.client(MODERN, ABLE)
-        asks = {"name": "elicit", "arguments": {"gate": str(first)}}
-        waits = {"name": "logs", "arguments": {"gate": str(second)}}
-        asking = await client.begin("tools/call", asks)
-        waiting = await client.begin("tools/call", waits)
-        with anyio.fail_after(60):
-            while len(asked_of(log, "tools/call")) < 2:
-                await anyio.sleep(0.01)
-        first.touch()
-        other = (await client.ended(waiting))["result"]
-        assert len(other["inputRequests"]) == 1
-        second.touch()
-        moved = (await client.ended(asking))["result"]
-        (key,) = moved["inputRequests"]
-        done = await client.result("tools/call", {**waits, "requestState": other["requestState"]})
-        assert words(done) == "None"
-        more = {"inputResponses": {key: reply("ann", "elicitation/create", FORM)}}
-        result = await client.result("tools/call", {**asks, **more, "requestState": moved["requestState"]})
-        assert json.loads(words(result))["content"] == {"name": "ann"}
 
 
 async def test_no_call_of_the_only_client_is_asked_about_a_call_of_the_operator(tmp_path: Path) -> None:

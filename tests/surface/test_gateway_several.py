@@ -6,7 +6,6 @@ import json
 import logging
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,6 @@ from hypothesis import strategies as st
 
 from pursuit.config.servers import ServerConfig
 from pursuit.core.tools import InitializeResult
-from pursuit.errors import ValidationFailed
-from pursuit.policy.rules import OperatorPolicy
-from pursuit.server.gateway.resources import fits
 from pursuit.server.gateway.server import capabilities_of_all, discover_result, initialize_result
 from pursuit.server.gateway.tool_calls import ranked
 from pursuit.server.gateway.upstreams import GatewayLimits, Names, escaped
@@ -39,18 +35,6 @@ def test_every_name_can_be_read_back(servers: list[str], tool: str, spelling: An
     assert len({names.qualified(server, tool) for server in servers}) == len(servers)
     if spelling == "escaped":
         assert re.fullmatch("[A-Za-z0-9_-]+", names.qualified(servers[0], tool))
-
-
-@given(st.text(alphabet="ab_-x.2e", max_size=8), st.text(alphabet="ab_-x.2e", max_size=8))
-def test_no_two_tools_of_a_single_server_share_a_plain_name(one: str, other: str) -> None:
-    names = Names(servers=("s",), spelling="escaped")
-    assert (names.qualified("s", one) == names.qualified("s", other)) == (one == other)
-    assert names.owner(names.qualified("s", one)) == ("s", one)
-
-
-@given(SERVER, st.text(max_size=6), SERVER, st.text(max_size=6))
-def test_no_two_tools_share_an_escaped_name(server: str, tool: str, other: str, name: str) -> None:
-    assert (escaped(server, tool) == escaped(other, name)) == ((server, tool) == (other, name))
 
 
 @given(st.text(alphabet="ab_-x.6f", max_size=12))
@@ -73,33 +57,6 @@ def test_commands_beside_a_single_server_rename_what_looks_qualified(server: str
     assert name == before or before.startswith((f"{server}.", "commands.", "commands_-", f"{escaped(server, '')}"))
     # Names that clients know from before are understood.
     assert beside.owner(beside.spelled(server, tool)) == (server, tool)
-
-
-@pytest.mark.parametrize("spelling", ["dotted", "escaped"])
-async def test_a_command_that_is_added_renames_no_tool(spelling: Any, tmp_path: Path) -> None:
-    file, args = tmp_path / "pursuit.toml", json.dumps(["-S", str(HOSTILE)])
-    config = f'[policy]\nmode = "auto"\n[servers.hostile]\ncommand = {json.dumps(sys.executable)}\nargs = {args}\n'
-    look = f'[commands.look]\nargv = [{json.dumps(sys.executable)}, "-c", "print(7)"]\nread_only = true\n'
-    added = {"dotted": "commands.look", "escaped": "commands_-look"}[spelling]
-    listed: list[set[str]] = []
-    for text in (config, config + look):
-        file.write_text(text)
-        async with house(tmp_path, config=file, spelling=spelling) as stage:
-            client = await stage.client(MODERN)
-            listed.append({one["name"] for one in await client.entries("tools/list", "tools")})
-            assert words(await client.call("steps")) == "without"
-            assert (await client.result("prompts/get", {"name": "greet"}))["messages"]
-            if text != config:
-                assert "7" in str(await client.call(added))
-    assert listed[1] == {*listed[0], added}
-
-
-def test_a_template_fits_what_comes_from_it() -> None:
-    assert fits("x://{id}/y", "x://1/y")
-    assert not fits("x://{id}/y", "x://1/2/y")
-    assert fits("x://{+path}", "x://1/2")
-    assert fits("x://{id}", "x://{id}")
-    assert not fits(None, "x://1")
 
 
 @pytest.mark.parametrize("eras", [(LEGACY, MODERN), (LEGACY, LEGACY)], ids=["mixed", "old"])
@@ -211,7 +168,7 @@ async def test_a_server_that_is_there_later_is_told_and_served(
     era: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     command = tmp_path / "late"
-    late = replace(hostile(name="late"), command=str(command))
+    late = hostile(name="late").model_copy(update={"command": str(command)})
     async with house(tmp_path, hostile(name="a"), late) as stage:
         client = await stage.client(era)
         if era == MODERN:
@@ -224,28 +181,16 @@ async def test_a_server_that_is_there_later_is_told_and_served(
         assert "late.echo" in [tool["name"] for tool in await client.entries("tools/list", "tools")]
 
 
-@pytest.mark.parametrize("era", ERAS)
-async def test_a_server_that_hangs_keeps_nobody_from_the_others(era: str, tmp_path: Path) -> None:
-    limits = GatewayLimits(connect_seconds=1.5, list_seconds=1.5)
-    async with house(tmp_path, hostile(name="a"), silent(), limits=limits) as stage:
-        client = await stage.client(era)
-        listed = [tool["name"] for tool in await client.entries("tools/list", "tools")]
-        assert "a.echo" in listed
-        with anyio.fail_after(20):
-            assert words(await client.call("a.steps")) == "without"
-
-
 def silent() -> ServerConfig:
     return ServerConfig(name="silent", command=sys.executable, args=(str(HOSTILE.with_name("odd.py")), "silent"))
 
 
-@pytest.mark.parametrize("era", ERAS)
 async def test_a_server_that_does_not_list_in_time_keeps_nobody_from_the_resources_of_the_others(
-    era: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     limits = GatewayLimits(optional_seconds=1.5)
     async with house(tmp_path, hostile("secretive", name="b"), hostile(name="a"), limits=limits) as stage:
-        client = await stage.client(era)
+        client = await stage.client(MODERN)
         assert words(await client.call("a.steps")) == "without"
         for seconds in (60, 20):
             # The first time the others are waited for, a little; from then on it is known whose it is.
@@ -321,15 +266,6 @@ async def test_a_stream_begins_without_the_servers_that_hang(tmp_path: Path) -> 
 
 async def test_who_listens_is_told_what_cannot_be_listened_to(tmp_path: Path) -> None:
     wanted = {"toolsListChanged": True, "resourceSubscriptions": ["x://shared"]}
-
-    async def alone() -> None:
-        async with house(tmp_path, hostile("secretive")) as stage:
-            client = await stage.client(MODERN)
-            refused = (await client.request("subscriptions/listen", {"notifications": wanted}))["error"]
-            assert refused["code"] == -32602 and refused["data"] == {"uri": "x://shared"}
-            assert "cannot listen to x://shared: not to be followed" in refused["message"]
-
-    await alone()
     async with house(tmp_path, hostile("secretive", name="a"), hostile(name="b")) as stage:
         client = await stage.client(MODERN)
         uris = ["via://a/x%3A%2F%2Fshared", "via://b/x%3A%2F%2Fshared"]
@@ -379,17 +315,6 @@ async def test_a_single_server_keeps_its_names_unless_a_model_does_not_take_them
         assert json.loads(done["completion"]["values"][1])["name"] == "a.b"
 
 
-async def test_the_three_tools_have_plain_names_too(tmp_path: Path) -> None:
-    async with house(tmp_path, hostile(name="a"), hostile(name="b"), search=True, spelling="escaped") as stage:
-        client = await stage.client(LEGACY)
-        listed = [tool["name"] for tool in await client.entries("tools/list", "tools")]
-        assert listed == ["tools_-search", "tools_-describe", "tools_-call"]
-        found = (await client.call("tools_-search", {"query": "refs", "limit": 1}))["structuredContent"]
-        assert [row["name"] for row in found["tools"]] == ["a_-refs"]
-        called = await client.call("tools_-call", {"name": "b_-echo", "arguments": {"n": None}})
-        assert called["structuredContent"]["arguments"] == {"n": None}
-
-
 async def test_a_server_that_would_shadow_the_search_is_refused_at_a_reload_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -402,16 +327,6 @@ async def test_a_server_that_would_shadow_the_search_is_refused_at_a_reload_too(
         assert "the configuration was not read again" in caplog.text
         called = await client.call("tools.call", {"name": "steps", "arguments": {}})
         assert words(called) == "without", "nothing has changed"
-
-
-@pytest.mark.parametrize("spelling", ["dotted", "escaped"])
-async def test_an_unknown_tool_is_named_as_its_client_named_it(spelling: Any, tmp_path: Path) -> None:
-    policy = OperatorPolicy(mode="ask")
-    async with house(tmp_path, hostile(name="a"), hostile(name="b"), policy=policy, spelling=spelling) as stage:
-        client = await stage.client(LEGACY)
-        name = "a.no_pe" if spelling == "dotted" else "a_-no__pe"
-        unknown = await client.request("tools/call", {"name": name, "arguments": {}})
-        assert unknown["error"]["message"] == f"Unknown tool: {name}"
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -430,16 +345,6 @@ async def test_three_tools_find_describe_and_call_all_the_others(era: str, tmp_p
         called = await client.call("tools.call", {"name": "b.echo", "arguments": {"n": None}})
         assert called["structuredContent"]["arguments"] == {"n": None}
         assert (await client.request("tools/call", {"name": "b.echo"}))["error"]["code"] == -32602
-
-
-async def test_a_server_whose_tools_would_be_named_like_the_searchs_own_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(BaseException) as caught:
-        async with house(tmp_path, hostile(name="a"), hostile(name="tools"), search=True):
-            pass
-    found: BaseException = caught.value
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    assert isinstance(found, ValidationFailed) and "rename the server" in str(found.faults[0])
 
 
 def test_words_find_tools_by_how_many_of_them_they_have() -> None:

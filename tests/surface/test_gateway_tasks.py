@@ -89,18 +89,6 @@ async def test_a_modern_result_of_the_gateways_own_tools_says_that_it_is_complet
             assert result["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "pursuit-gateway"
 
 
-@pytest.mark.parametrize("era", ERAS)
-async def test_several_servers_side_by_side(era: str, tmp_path: Path) -> None:
-    servers = [hostile(name=name, tools={"echo": LONG}) for name in ("a", "b")]
-    async with house(tmp_path, *servers, alone=False) as here:
-        client = await here.client(era, ABLE)
-        tasks = {name: await made(client, f"{name}.echo", {"from": name}) for name in ("a", "b")}
-        for name, task_id in tasks.items():
-            end = await ended(client, task_id)
-            result = end["result"] if era == MODERN else await client.result("tasks/result", {"taskId": task_id})
-            assert result["structuredContent"]["arguments"] == {"from": name}
-
-
 @pytest.mark.parametrize("behind", ERAS)
 async def test_what_a_server_asks_is_a_question_of_the_task(behind: str, tmp_path: Path) -> None:
     async with house(tmp_path, server(behind, elicit=LONG), alone=False) as here:

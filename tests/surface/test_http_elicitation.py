@@ -39,7 +39,7 @@ ABLE = {"elicitation": {"form": {}}}
 
 
 @asynccontextmanager
-async def over_http(server: Server[Any], tokens: Tokens | None = None, *, any_text: bool = False) -> AsyncIterator[str]:
+async def over_http(server: Server[Any], tokens: Tokens | None = None) -> AsyncIterator[str]:
     urls: list[str] = []
     told = anyio.Event()
 
@@ -49,7 +49,7 @@ async def over_http(server: Server[Any], tokens: Tokens | None = None, *, any_te
 
     async with anyio.create_task_group() as tasks:
         door = HttpBinding(host="127.0.0.1", port=0, tokens=tokens)
-        tasks.start_soon(partial(serve_http, server, door, any_text=any_text, listening=listening))
+        tasks.start_soon(partial(serve_http, server, door, listening=listening))
         await told.wait()
         yield urls[0]
         tasks.cancel_scope.cancel()
@@ -92,7 +92,6 @@ async def test_a_client_of_missions_approves_nothing(era: str, tmp_path: Path) -
             criteria = [{"criterion_id": "c", "kind": "event", "event_name": "never", "required": True}]
             mission |= {"criteria": criteria, "tool_allowlist": ["world.*"], "stagnation_threshold": "off"}
             started = (await client.call_tool("mission_start", mission)).structured_content
-            assert started is not None
             name = started["session_id"]
             waits = await client.call_tool("mission_iterate", {"session_id": name, "proposal": proposal})
             assert waits.structured_content is not None and waits.structured_content["status"] == "waiting"
@@ -124,7 +123,7 @@ async def test_a_client_of_the_gateway_approves_nothing(era: str, tmp_path: Path
     upstream = hostile("modern", "tidy", f"log={tmp_path / 'log'}")
     async with (
         house(tmp_path, upstream, policy=OperatorPolicy(mode="ask")) as here,
-        over_http(here.server, tokens, any_text=True) as url,
+        over_http(here.server, tokens) as url,
         agent(url, era, token, asked) as client,
     ):
         desk = Approvals(here.runtime.runner)

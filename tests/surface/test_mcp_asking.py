@@ -72,7 +72,6 @@ async def test_the_person_behind_the_client_answers_in_the_middle_of_a_call(tmp_
         ):
             name = await _begin(client)
             first = await client.call_tool("mission_iterate", {"session_id": name, **proposing("a")})
-            assert first.structured_content is not None
             assert [row["iteration_index"] for row in first.structured_content["iterations"]] == [0]
             assert world.done == ["a"] and len(world.asked) == 1 and '"a"' in world.asked[0]
             await client.call_tool("mission_iterate", {"session_id": name, **proposing("b")})
@@ -85,26 +84,6 @@ async def test_the_person_behind_the_client_answers_in_the_middle_of_a_call(tmp_
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_run_of_several_iterations_goes_on_after_each_answer(tmp_path: Path, era: Any) -> None:
-    world = World()
-    async with (
-        Runtime(state=tmp_path / "l.db", config=ASKS, servers={"world": [world.write]}) as runtime,
-        mission_server(runtime) as server,
-    ):
-        answering = world.answering(*[yes("once")] * 3)
-        async with Client(server, mode=era, elicitation_callback=answering) as client:
-            repeat = {"kind": "repeat", "tool_name": "world.write", "args": {"text": "r"}}
-            name = await _begin(client, proposer=repeat)
-            asked = {"session_id": name, "max_iterations_this_call": 3}
-            answer = await client.call_tool("mission_iterate", asked)
-            assert answer.structured_content is not None and not answer.is_error, answer
-            assert world.done == ["r", "r", "r"]
-            status = await client.call_tool("mission_status", {"session_id": name})
-            assert status.structured_content is not None
-            assert status.structured_content["iteration_count"] == 3
-
-
-@pytest.mark.parametrize("era", ERAS)
 async def test_a_dismissed_question_and_a_client_without_a_person_leave_it_open(tmp_path: Path, era: Any) -> None:
     world = World()
     async with (
@@ -114,10 +93,8 @@ async def test_a_dismissed_question_and_a_client_without_a_person_leave_it_open(
         async with Client(server, mode=era) as client:
             name = await _begin(client)
             answer = await client.call_tool("mission_iterate", {"session_id": name, **proposing("a")})
-            assert answer.structured_content is not None
             assert (answer.structured_content["status"], world.done) == ("waiting", [])
             status = await client.call_tool("mission_status", {"session_id": name})
-            assert status.structured_content is not None
             assert len(status.structured_content["pending_approvals"]) == 1
         dismissed = world.answering(*[ElicitResult(action="cancel")] * 20)
         async with Client(server, mode=era, elicitation_callback=dismissed) as client:
@@ -127,7 +104,6 @@ async def test_a_dismissed_question_and_a_client_without_a_person_leave_it_open(
         await Approvals(runtime.runner).answer(row.approval_id, "once")
         async with Client(server, mode=era) as client:
             answer = await client.call_tool("mission_iterate", {"session_id": name})
-            assert answer.structured_content is not None
             assert len(answer.structured_content["iterations"]) == 1
         assert world.done == ["a"]
 
@@ -171,5 +147,4 @@ async def test_a_call_with_several_questions_tells_all_its_iterations(tmp_path: 
         repeat = {"kind": "repeat", "tool_name": "world.write", "args": {"text": "r"}}
         name = await _begin(client, proposer=repeat)
         answer = await client.call_tool("mission_iterate", {"session_id": name, "max_iterations_this_call": 3})
-        assert answer.structured_content is not None
         assert [row["iteration_index"] for row in answer.structured_content["iterations"]] == [0, 1, 2]

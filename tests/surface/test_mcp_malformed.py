@@ -15,7 +15,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from cli_stage import Place
 from quick_start import pursuit
 
-from pursuit.server.stdio import LONGEST_LINE
+from pursuit.server.stdio import MAX_LINE
 
 LONGEST = 60.0
 LONGEST_ANSWER = 4 * 1024 * 1024
@@ -62,9 +62,9 @@ MALFORMED: dict[str, tuple[bytes, tuple[object, int] | None]] = {
     "three hundred levels": (written(b"[" * 300 + b"]" * 300), (7, PARSE_ERROR)),
     "a hundred thousand levels": (b"[" * 100_000, (None, PARSE_ERROR)),
     "a number of 5,000 digits": (written(b"9" * 5_000), (None, PARSE_ERROR)),
-    "a line beyond the limit": (b"x" * (LONGEST_LINE + 100), (None, PARSE_ERROR)),
+    "a line beyond the limit": (b"x" * (MAX_LINE + 100), (None, PARSE_ERROR)),
     "a good line beyond the limit": (
-        b" " * (LONGEST_LINE + 100) + message(id=5, method="ping"),
+        b" " * (MAX_LINE + 100) + message(id=5, method="ping"),
         (None, PARSE_ERROR),
     ),
     "an unknown method": (message(id=5, method="nope"), (5, NO_METHOD)),
@@ -82,8 +82,8 @@ MALFORMED: dict[str, tuple[bytes, tuple[object, int] | None]] = {
 WRONG: list[tuple[bytes, str]] = [
     (written(b"1e400"), "directive: must be a text, not"),
     (written(b"NaN"), "directive: must be a text, not"),
-    (written(b'"x", "budget": {"max_iterations": 1e400}'), "budget.max_iterations: input should be a finite number"),
-    (written(b'"x", "budget": {"max_cost_usd": NaN}'), "budget.max_cost_usd: input should be a finite number"),
+    (written(b'"x", "budget": {"max_iterations": 1e400}'), "budget.max_iterations: must be a finite number"),
+    (written(b'"x", "budget": {"max_cost_usd": NaN}'), "budget.max_cost_usd: must be a finite number"),
     (written(b'"x", "stagnation_threshold": -Infinity'), "stagnation_threshold: must be a whole number"),
     (written(b"[" * 150 + b"]" * 150), "directive: must be a text, not"),
     (written(b'"' + b"x" * 1_000_000 + b'"'), "directive: string should have at most 8192 characters"),
@@ -127,7 +127,6 @@ async def serving(folder: Path) -> AsyncIterator[Wire]:
         assert "result" in await wire.receive()
         await wire.send(message(method="notifications/initialized"))
         yield wire
-        assert process.stdin is not None
         await process.stdin.aclose()
         assert await process.wait() == 0
 

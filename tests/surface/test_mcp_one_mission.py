@@ -72,7 +72,6 @@ async def test_another_mission_is_as_unknown_to_every_tool_as_one_that_never_was
         assert listed.structured_content is not None and "next_cursor" not in listed.structured_content
         assert [row["session_id"] for row in listed.structured_content["sessions"]] == [own]
         offered = await client.call_tool("mission_tools", {})
-        assert offered.structured_content is not None
         assert [row["tool_name"] for row in offered.structured_content["tools"]] == ["demo.weigh"]
         calls = [{"tool_name": "demo.weigh", "args": {"kilos": 1}}]
         given = {"session_id": own, "proposal": {"tool_calls": calls}}
@@ -138,7 +137,6 @@ async def test_tasks_of_others_are_not_there_and_its_own_are(tmp_path: Path) -> 
         hidden = await store.create(kind="call", title="demo.weigh", requestor="local", origin=call)
     async with serving(tmp_path, own, LEGACY) as client:
         listed = await client.call_tool("task_status", {})
-        assert listed.structured_content is not None
         assert [row["task_id"] for row in listed.structured_content["tasks"]] == [made[0].task_id]
         for one in (made[1], hidden):
             assert (await refusal(client, "task_status", task_id=one.task_id))["code"] == "task_not_found"
@@ -153,7 +151,6 @@ async def test_a_mission_that_is_not_there_or_is_a_child_is_not_served(tmp_path:
                 pass
     async with opened(tmp_path) as runtime:
         row = await runtime.runner.ledger.row(own)
-        assert row is not None
         await runtime.runner.ledger.append(own, row.head.seq, [], summary={**row.summary, "parent": UNKNOWN})
     with pytest.raises(InvalidArgument, match=f"is a child of {UNKNOWN}"):
         async with Runtime(state=tmp_path / "ledger.db", config=Configuration(), only=own):
@@ -168,7 +165,7 @@ def test_the_command_serves_it_over_http_and_says_what_is_wrong_at_once(tmp_path
     place.ledger.parent.mkdir(exist_ok=True)
     own, other = anyio.run(two_missions, place.ledger.parent)
     assert f"no mission '{UNKNOWN}'" in place.ask("serve", "--mission", UNKNOWN, code=2)[1]
-    assert "does not go with --gateway" in place.ask("serve", "--mission", own, "--gateway", code=2)[1]
+    assert "cannot be combined with --gateway" in place.ask("serve", "--mission", own, "--gateway", code=2)[1]
     running = place.begin("serve", *HTTP, "--mission", own, fresh=False)
     try:
         url = json.loads(running.until("listening"))["url"]

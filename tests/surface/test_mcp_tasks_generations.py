@@ -14,7 +14,6 @@ from tasks_stage import ENDS, FIRST, GENERATIONS, NOBODY, RELATED, SECOND, stage
 from pursuit.core.tasks import TaskState
 from pursuit.server.tasks import protocol
 from pursuit.server.tasks.protocol import interval
-from pursuit.service.approvals import Approvals
 from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.store import Ending
 
@@ -132,20 +131,6 @@ async def test_questions_are_asked_once_and_what_was_done_before_is_not_done_aga
                 again = {"inputResponses": answers, "requestState": result["requestState"]}
                 result = await client.call("mission_iterate", arguments, **again)
         assert not result["isError"] and here.world.done == ["a", "b"]
-
-
-@pytest.mark.parametrize("era", GENERATIONS)
-async def test_a_question_that_the_operator_answers_is_answered(tmp_path: Path, era: str) -> None:
-    async with stage(tmp_path) as here:
-        client, other = await here.client(FIRST, elicits=True), await here.client(SECOND)
-        task_id = await client.begin_work("write", text="a")
-        (question,) = (await other.until_status(task_id, "input_required"))["inputRequests"]
-        waiting = await client.begin("tasks/result", {"taskId": task_id}) if era == FIRST else None
-        await Approvals(here.runtime.runner).answer(question, "once")
-        assert (await other.until_status(task_id))["status"] == "completed"
-        assert here.world.done == ["a"]
-        if waiting is not None:
-            assert not (await client.ended(waiting))["result"]["isError"]
 
 
 async def test_answers_come_one_by_one_and_what_was_not_asked_is_ignored(tmp_path: Path) -> None:

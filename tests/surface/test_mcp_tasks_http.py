@@ -74,7 +74,7 @@ async def test_the_header_names_the_task(tmp_path: Path) -> None:
 @pytest.mark.guarantee("wrong-input-starts-nothing")
 async def test_an_id_of_somebody_else_is_as_unknown_as_one_that_never_was(tmp_path: Path) -> None:
     def unknown() -> str:
-        return "no task 'ID'; it may have been removed after its time"
+        return "task 'ID' does not exist; it may have been removed after its retention time"
 
     tokens = Tokens.beside(tmp_path / "ledger.db")
     ann, bob = tokens.make("ann"), tokens.make("bob")

@@ -12,13 +12,12 @@ import anyio
 import pytest
 from cli_stage import Place
 from mcp import Client
-from mcp.client.subscriptions import ResourcesListChanged, ResourceUpdated, ServerEvent
+from mcp.client.subscriptions import ResourceUpdated, ServerEvent
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 from mcp_stage import ERAS, LEGACY, MODERN, UNKNOWN, Stage, opened, read, stage
-from mcp_types import ResourceListChangedNotification, ResourceUpdatedNotification
+from mcp_types import ResourceUpdatedNotification
 
 from pursuit import Budget
-from pursuit.errors import LedgerUnavailable
 from pursuit.ledger.watch import LOOK_SECONDS
 from pursuit.server.missions.subscriptions import SubscriptionSettings
 
@@ -39,8 +38,6 @@ class Ear:
     async def message(self, message: Any) -> None:
         if isinstance(message, ResourceUpdatedNotification):
             self.note(ResourceUpdated(message.params.uri))
-        elif isinstance(message, ResourceListChangedNotification):
-            self.note(ResourcesListChanged())
 
     async def until(self, told: Callable[[], bool]) -> None:
         while not told():
@@ -64,18 +61,16 @@ async def unsubscribe(client: Client, uri: str) -> None:
 
 
 @asynccontextmanager
-async def listening(here: Stage, era: str, *uris: str, changes: bool = False) -> AsyncIterator[tuple[Ear, Client]]:
+async def listening(here: Stage, era: str, *uris: str) -> AsyncIterator[tuple[Ear, Client]]:
     """A client that follows these resources in the way of its era."""
     ear = Ear()
     async with here.client(era, message_handler=ear.message if era == LEGACY else None) as client:
         if era == LEGACY:
             for uri in uris:
                 await subscribe(client, uri)
-            if changes:
-                await client.list_resources()
             yield ear, client
             return
-        heard = client.listen(resource_subscriptions=uris, resources_list_changed=changes)
+        heard = client.listen(resource_subscriptions=uris)
         async with heard as events, anyio.create_task_group() as tasks:
 
             async def follow() -> None:
@@ -143,15 +138,11 @@ async def test_another_runtime_on_the_same_ledger_is_heard_soon(tmp_path: Path, 
     async with stage(tmp_path) as here, opened(tmp_path) as elsewhere:
         mission_id = await here.start()
         uri = f"mission://{mission_id}"
-        async with listening(here, era, uri, changes=True) as (ear, client):
+        async with listening(here, era, uri) as (ear, client):
             await elsewhere.runner.pause(mission_id)
             assert LOOK_SECONDS + SubscriptionSettings().spacing < 1, "that is how soon"
             await ear.hears(ResourceUpdated(uri))
             assert (await read(client, uri))["status"] == "paused"
-            await elsewhere.runner.abort(mission_id)
-            await ear.until(lambda: ResourcesListChanged() in [event for _, event in ear.told])
-            found = await client.list_resources()
-            assert f"{uri}/report" in [resource.uri for resource in found.resources]
 
 
 async def test_the_command_line_of_another_process_is_heard(tmp_path: Path) -> None:
@@ -164,39 +155,6 @@ async def test_the_command_line_of_another_process_is_heard(tmp_path: Path) -> N
             await old.hears(ResourceUpdated(uri))
             await new.hears(ResourceUpdated(uri))
             assert (await read(client, uri))["status"] == "paused"
-
-
-@eras
-async def test_the_list_changes_when_a_mission_begins_or_ends_and_not_in_between(tmp_path: Path, era: str) -> None:
-    async with stage(tmp_path) as here:
-        mission_id = await here.start()
-        uri = f"mission://{mission_id}"
-        async with listening(here, era, uri, changes=True) as (ear, _):
-            assert here.updates.watched == {mission_id, None}
-            for _ in range(3):
-                await here.service.iterate(mission_id)
-                await ear.until(lambda: bool(ear.told))
-                assert {event for _, event in ear.told} == {ResourceUpdated(uri)}
-                ear.told.clear()
-            await here.start()
-            await ear.hears(ResourcesListChanged())
-            await here.service.abort(mission_id)
-            await ear.hears(ResourcesListChanged())
-        await unwatched(here)
-
-
-async def test_a_connection_that_never_listed_is_told_nothing_of_the_list(tmp_path: Path) -> None:
-    async with stage(tmp_path) as here:
-        mission_id = await here.start()
-        uri = f"mission://{mission_id}"
-        async with (
-            listening(here, LEGACY, uri, changes=True) as (asked, _),
-            listening(here, LEGACY, uri) as (ear, _),
-        ):
-            await here.service.abort(mission_id)
-            await asked.hears(ResourcesListChanged())
-            await ear.until(lambda: bool(ear.told))
-            assert {event for _, event in ear.told} == {ResourceUpdated(uri)}
 
 
 async def test_whoever_unsubscribed_or_left_is_told_no_more_and_nothing_is_kept(tmp_path: Path) -> None:
@@ -252,10 +210,8 @@ async def test_a_mission_is_watched_for_as_long_as_any_stream_listens(tmp_path: 
         uri = f"mission://{mission_id}"
         async with here.client(MODERN) as client:
             async with client.listen(resource_subscriptions=[uri]):
-                async with client.listen(resource_subscriptions=[uri, uri], resources_list_changed=True):
-                    assert here.updates.watched == {mission_id, None}
-                while None in here.updates.watched:
-                    await anyio.lowlevel.checkpoint()
+                async with client.listen(resource_subscriptions=[uri, uri]):
+                    assert here.updates.watched == {mission_id}
                 assert here.updates.watched == {mission_id}
             await unwatched(here)
 
@@ -309,25 +265,3 @@ async def test_one_client_cannot_follow_without_end(tmp_path: Path) -> None:
                 async with client.listen(resource_subscriptions=uris):
                     pass
         await unwatched(here)
-
-
-async def test_a_ledger_that_stumbles_makes_updates_late_and_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    following = SubscriptionSettings(retry=0.01)
-    async with stage(tmp_path, following=following) as here, listening(here, MODERN, changes=True) as (ear, _):
-        stumbles = 0
-        ledger: Any = here.service.ledger
-        streams = ledger.streams
-
-        async def stumbling(**asked: Any) -> Any:
-            nonlocal stumbles
-            if stumbles < 3:
-                stumbles += 1
-                raise LedgerUnavailable("the disk is away for a moment")
-            return await streams(**asked)
-
-        monkeypatch.setattr(type(ledger), "streams", staticmethod(stumbling))
-        await here.start()
-        await ear.hears(ResourcesListChanged())
-        assert stumbles == 3

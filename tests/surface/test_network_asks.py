@@ -78,7 +78,7 @@ async def test_the_mode_says_what_becomes_of_the_question(
         client = await stage.client("legacy")
         result = await client.call("ok")
         assert called(server) == calls and ("isError" in result) is not calls
-        assert calls or f"denied by policy: mode never, no one is asked: {REASON}" in words(result)
+        assert calls or f"denied by policy: mode never, nobody is asked: {REASON}" in words(result)
         read = await client.request("resources/read", {"uri": "x://a"})
         assert (REASON in read["error"]["message"]) is not calls
 

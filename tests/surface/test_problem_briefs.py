@@ -10,10 +10,14 @@ from typing import Any
 import anyio
 import pytest
 from cli_stage import Place
-from problem_stage import EXAM, SCHEMA, client, problem, text
+from mcp import Client, ClientSession
+from mcp.shared.memory import create_client_server_memory_streams
+from mcp_stage import MODERN
+from problem_stage import ERAS, EXAM, SCHEMA, client, problem, text
 from quick_start import quick
 
-from pursuit import Problem
+from pursuit import Problem, ValidationFailed
+from pursuit.problems.manifest import CitationMode
 from pursuit.problems.missions import Plan, mission_for
 
 CASES = {
@@ -56,8 +60,8 @@ def test_the_brief_that_is_shown_is_the_brief_that_is_served(tmp_path: Path, nam
         return
     for other in unasked:
         # What depends on the server is left to the server; all the rest is word for word the same.
-        assert "those of the problem's server" in section(other, "Tools")
-        assert "what its schema says where the server has one of its own" in section(other, "Submission")
+        assert "the tools that the problem's server lists" in section(other, "Tools")
+        assert "the arguments of its schema if the server has its own" in section(other, "Submission")
         assert other.split("## Tools")[0] == brief.split("## Tools")[0]
         assert section(other, "Limits") == section(brief, "Limits")
 
@@ -100,7 +104,7 @@ def test_a_tool_that_tells_the_target_is_noted(tmp_path: Path) -> None:
     table = (tmp_path / "problem.toml").read_text(encoding="utf-8").replace(quick(str(EXAM)), str(server))
     (tmp_path / "problem.toml").write_text(table, encoding="utf-8")
     notes = Place(tmp_path).ask("problem", "show", "problem.toml")[1]
-    assert "holds 3, the value of scorer.metrics[0].best_known" in notes
+    assert "contains 3, the value of scorer.metrics[0].best_known" in notes
 
 
 def test_a_servers_relative_arguments_are_files_of_the_manifests_folder(
@@ -129,3 +133,44 @@ def test_a_servers_relative_arguments_are_files_of_the_manifests_folder(
             assert not (await agent.call_tool("probe", {"x": 1})).is_error
 
     anyio.run(from_stdio)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_the_receipt_of_free_text_has_the_kind_and_the_answer(tmp_path: Path, era: str) -> None:
+    async with client(problem(tmp_path), tmp_path, era) as agent:
+        said = {"answer": "42", "justification": "six times seven"}
+        taken = await agent.call_tool("submit_final", said)
+    assert taken.structured_content is not None
+    receipt = taken.structured_content["receipt"]
+    assert {key: receipt[key] for key in (*said, "kind")} == {**said, "kind": "text"}
+
+
+async def test_the_sources_are_shown_as_the_caller_asks(tmp_path: Path) -> None:
+    problem(tmp_path, citations=[{"summary": "A short form.", "raw": "The long form."}, {"summary": "Only short."}])
+    one = Problem.from_manifest(tmp_path)
+    state = tmp_path / "ledger.db"
+    cases: list[tuple[CitationMode, bool]] = [("summary", False), ("summary+raw", True)]
+    for mode, shown in cases:
+        async with Client(one.to_mcp_server(state=state, citation_mode=mode), mode=MODERN) as agent:
+            brief = text(await agent.call_tool("design_brief", {}))
+            assert "A short form." in brief and ("The long form." in brief) is shown
+    with pytest.raises(ValidationFailed, match=r"citations\[1\].raw"):
+        one.to_mcp_server(state=state, citation_mode="raw")
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_aclose_ends_the_runs_of_a_server(tmp_path: Path, many: bool) -> None:
+    server = problem(tmp_path).to_mcp_server(state=tmp_path / "ledger.db", many=many)
+    await server.aclose()
+    ended = anyio.Event()
+
+    async def run(read: Any, write: Any) -> None:
+        await server.run(read, write, server.create_initialization_options())
+        ended.set()
+
+    async with create_client_server_memory_streams() as ((read, write), theirs), anyio.create_task_group() as tasks:
+        tasks.start_soon(run, *theirs)
+        async with ClientSession(read, write) as session:
+            await session.initialize()
+            await server.aclose()
+            await ended.wait()

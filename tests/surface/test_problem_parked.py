@@ -69,29 +69,6 @@ async def test_at_the_end_of_the_time_nothing_waits_for_an_answer_any_more(
     assert sorted(log(one)) == ["called 1", "called 7", "cancelled None", "cancelled None"]
 
 
-async def test_a_leg_that_is_under_way_at_the_end_of_the_time_is_told_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hands = Hands(monkeypatch)
-    one = asker(tmp_path, "legacy", "sleepy", budget={"wall_seconds": LONG})
-
-    async def cut_off(tool: str, attempt_id: str) -> None:
-        async with agent_at(one, attempt_id=attempt_id) as agent:
-            cut = await leg(agent, tool, 7, await leg(agent, tool, 7))
-            assert cut.is_error and f"the budget wall_seconds ({LONG:g}) is spent" in text(cut)
-            assert ('"fate": "unknown"' in text(cut)) is (tool == "submit_final")
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(cut_off, "askme", "attempt-1")
-        tasks.start_soon(cut_off, "submit_final", "attempt-2")
-        await until(lambda: (tmp_path / "log").exists() and log(one).count("answered None") == 2)
-        hands.forward()
-    found = {state.attempt_id: state for state in await attempts(tmp_path)}
-    first, second = found["attempt-1"], found["attempt-2"]
-    assert (first.calls, first.failed_calls, list(first.spent)) == (1, 1, ["wall_seconds"])
-    assert second.taken is not None and "the time was over" in second.taken.unknown
-
-
 async def test_a_submission_that_the_server_takes_without_an_answer_is_settled_though_nobody_came_back(
     tmp_path: Path,
 ) -> None:

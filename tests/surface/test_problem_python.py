@@ -15,11 +15,6 @@ from quick_start import quick
 from pursuit import Problem
 from pursuit.errors import AttemptNotFound, InvalidArgument, ValidationFailed
 
-CITED = [
-    {"summary": "In short.", "raw": "In full.", "url": "https://example.org/paper"},
-    {"summary": "Also this.", "raw": "x"},
-]
-
 
 def from_manifest(folder: Path) -> Problem:
     problem(folder, submission=SCHEMA)
@@ -40,7 +35,6 @@ SOURCES: list[Callable[[Path], Problem]] = [from_manifest, from_stdio, shipped]
 async def submitted(server: Any, given: dict[str, Any], era: str = "auto") -> str:
     async with Client(server, mode=era) as agent:
         assert not (await agent.call_tool("submit_final", given)).is_error
-        assert agent.server_info is not None
         return agent.server_info.name
 
 
@@ -68,31 +62,6 @@ def test_a_wrong_field_is_told_with_all_others() -> None:
         "submission.required",
         "server.args[0]",
     }
-
-
-def test_half_of_a_character_is_a_fault() -> None:
-    with pytest.raises(ValidationFailed) as failed:
-        Problem.from_stdio("x", statement="a\ud800", submission={"type": "object", "properties": {"\udfff": {}}})
-    told = {fault.field for fault in failed.value.faults if "surrogate" in fault.reason}
-    assert told == {"statement", "submission.properties"}
-
-
-@pytest.mark.parametrize(
-    ("mode", "shown"),
-    [
-        ("summary", "1. In short. <https://example.org/paper>\n2. Also this."),
-        ("raw", "1. In full. <https://example.org/paper>\n2. x"),
-        ("summary+raw", "1. In short. <https://example.org/paper>\n   In full.\n2. Also this.\n   x"),
-    ],
-)
-async def test_the_served_brief_has_its_sources_as_the_manifest_says(tmp_path: Path, mode: str, shown: str) -> None:
-    one = problem(tmp_path, visibility={"citation_mode": mode}, citations=CITED)
-    for cited in (True, False):
-        async with client(one, tmp_path, "2026-07-28", include_citation=cited) as agent:
-            brief = text(await agent.call_tool("design_brief", {}))
-        assert brief == one.brief(include_citation=cited)
-        assert (f"## Sources\n\n{shown}\n\n## Tools" in brief) is cited
-        assert ("example.org" in brief) is cited
 
 
 @pytest.mark.parametrize("era", ["legacy", "auto"])
@@ -129,7 +98,7 @@ async def test_an_attempt_at_a_server_is_judged_again_by_the_table_that_it_was_m
     again = await made(0.4321).replay("attempt-1", state=state)
     assert again.same and again.solved and again.rows[0].value == 0.25 and again.notes == ()
     other = await made(0.1234).replay("attempt-1", state=state)
-    assert not other.same and "not the one that the attempt was made with" in other.notes[0]
+    assert not other.same and "has changed since the attempt" in other.notes[0]
     with pytest.raises(InvalidArgument, match="is an attempt at 'problem', not 'pangram'"):
         await Problem.shipped("pangram").replay("attempt-1", state=state)
 
@@ -138,7 +107,7 @@ async def test_an_attempt_at_a_server_is_judged_again_by_the_table_that_it_was_m
 async def test_a_problem_taken_in_tells_further_limits_and_its_brief_costs_no_call(tmp_path: Path, era: str) -> None:
     words = [quick("-m", "pursuit"), "problem", "serve", "pangram", "--state", str(tmp_path / "inner.db")]
     outer = Problem.from_stdio(sys.executable, words, budget={"calls": 1, "wall_seconds": 2_592_000})
-    further = "\n## Further limits\n\n- calls of tools: 1\n- seconds from the first call: 2592000\n"
+    further = "\n## Further limits\n\n- tool calls: 1\n- seconds from the first call: 2592000\n"
 
     async def main() -> None:
         async with client(outer, tmp_path, era) as agent:

@@ -13,7 +13,7 @@ import pytest
 from hands import LONG, Hands
 from mcp import Client
 from mcp.shared.exceptions import MCPError
-from problem_stage import BY_PREDICATE, ERAS, EXAM, METRIC, SCHEMA, attempts, client, cut_off, plain, problem, text
+from problem_stage import BY_PREDICATE, ERA, ERAS, EXAM, METRIC, SCHEMA, attempts, client, cut_off, plain, problem, text
 from quick_start import quick
 
 from pursuit import Problem
@@ -36,12 +36,12 @@ async def test_the_brief_is_a_resource_a_prompt_and_a_tool(tmp_path: Path, era: 
         assert [row.name for row in (await agent.list_prompts()).prompts] == ["design-brief"]
     lines = brief.splitlines()
     assert [line for line in lines if line.startswith("# ")] == ["# The exam"]
-    for words in ("Find a number.", "Somebody (1999).", "`probe`: Says how far it is.", "calls of tools: 7"):
+    for words in ("Find a number.", "Somebody (1999).", "`probe`: Says how far it is.", "tool calls: 7"):
         assert words in brief
     assert "S. Omebody" not in brief
 
 
-@pytest.mark.parametrize("era", ERAS)
+@ERA
 async def test_citations_are_shown_as_the_manifest_says_or_not_at_all(tmp_path: Path, era: str) -> None:
     cited = [{"summary": "In short.", "raw": "In full."}]
 
@@ -80,15 +80,6 @@ async def test_the_upstreams_tools_pass_exactly(tmp_path: Path, era: str) -> Non
         assert same[0]["content"] == same[1]["content"]
 
 
-@pytest.mark.parametrize("era", ["legacy", "auto"])
-async def test_a_server_name_and_a_title_are_what_the_server_says(tmp_path: Path, era: str) -> None:
-    for given, told in ((None, "exam"), ("my-exam", "my-exam")):
-        async with client(problem(tmp_path, "probe"), tmp_path, era, server_name=given) as agent:
-            assert agent.server_info is not None and agent.server_info.name == told
-            assert "submit_final" in (agent.instructions or "")
-            assert "Ask me anything." in (agent.instructions or "")
-
-
 @pytest.mark.guarantee("one-attempt-one-submission")
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_typed_submission_is_taken_once_and_scored(tmp_path: Path, era: str) -> None:
@@ -114,7 +105,7 @@ async def test_a_typed_submission_is_taken_once_and_scored(tmp_path: Path, era: 
     assert state.calls == 1 and state.taken.digest == receipt["sha256"]
 
 
-@pytest.mark.parametrize("era", ERAS)
+@ERA
 async def test_a_score_is_told_only_if_the_manifest_allows(tmp_path: Path, era: str) -> None:
     one = problem(tmp_path, submission=SCHEMA, visibility={"score": True})
     async with client(one, tmp_path, era) as agent:
@@ -125,7 +116,7 @@ async def test_a_score_is_told_only_if_the_manifest_allows(tmp_path: Path, era: 
         ]
 
 
-@pytest.mark.parametrize("era", ERAS)
+@ERA
 async def test_free_text_must_not_be_blank(tmp_path: Path, era: str) -> None:
     rule = {"metric": "length", "expression": "len(submission['answer'])"}
     one = problem(tmp_path, scorer={"kind": "predicates", "predicates": [rule], "metrics": [{"metric": "length"}]})
@@ -143,7 +134,7 @@ UPSTREAM_RULE = {"metric": "distance", "expression": "abs(arguments['x'] - resul
 BY_RESULT = {"kind": "predicates", "predicates": [UPSTREAM_RULE], "metrics": [METRIC]}
 
 
-@pytest.mark.parametrize("era", ERAS)
+@ERA
 @pytest.mark.parametrize("own", ["submit_final", "final_answer"])
 async def test_the_upstreams_own_last_word_is_the_submission(tmp_path: Path, era: str, own: str) -> None:
     one = problem(tmp_path, "probe", own, scorer=BY_RESULT)
@@ -166,7 +157,7 @@ async def test_the_upstreams_own_last_word_is_the_submission(tmp_path: Path, era
     assert state.scored is not None and state.scored.rows[0].value == 0
 
 
-@pytest.mark.parametrize("era", ERAS)
+@ERA
 async def test_a_tool_that_judges_is_hidden_and_asked_as_the_same_client(tmp_path: Path, era: str) -> None:
     metrics = [METRIC, {"metric": "tries"}]
     one = problem(
@@ -185,7 +176,7 @@ async def test_a_tool_that_judges_is_hidden_and_asked_as_the_same_client(tmp_pat
 
 
 @pytest.mark.guarantee("a-spent-budget-is-named")
-@pytest.mark.parametrize("era", ERAS)
+@ERA
 @pytest.mark.parametrize(
     ("budget", "name"),
     [
@@ -214,7 +205,7 @@ async def test_a_spent_budget_is_named_in_the_error(
     assert state.calls == {"calls": 2, "evaluations": 3, "wall_seconds": 0}[name]
 
 
-@pytest.mark.parametrize("era", ERAS)
+@ERA
 async def test_a_call_is_cut_off_when_the_time_is_over(
     tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,22 +219,6 @@ async def test_a_call_is_cut_off_when_the_time_is_over(
         assert last.is_error and "wall_seconds" in text(last)
     (state,) = await attempts(tmp_path)
     assert state.taken is None and state.failed_calls == 1
-
-
-async def test_two_clients_share_nothing_unless_the_manifest_says_so(tmp_path: Path) -> None:
-    async def main(shared: bool, folder: Path) -> tuple[bool, int, int]:
-        one = problem(folder, "probe", submission=SCHEMA, visibility={"shared_attempt": shared})
-        async with client(one, folder, "legacy") as first, client(one, folder, "2026-07-28") as second:
-            await first.call_tool("probe", {"x": 1})
-            tried = (await second.call_tool("probe", {"x": 1})).structured_content
-            assert tried is not None
-            await first.call_tool("submit_final", {"x": 1})
-            refused = bool((await second.call_tool("submit_final", {"x": 2})).is_error)
-        return refused, len(await attempts(folder)), tried["tries"]
-
-    assert await main(False, tmp_path / "own") == (False, 2, 1)
-    refused, count, _ = await main(True, tmp_path / "shared")
-    assert (refused, count) == (True, 1)
 
 
 @pytest.mark.guarantee("of-racing-submissions-one-counts")
@@ -316,7 +291,7 @@ async def test_assets_are_resources_and_the_briefs_tool_gives_them(tmp_path: Pat
     await main()
 
 
-@pytest.mark.parametrize("era", ERAS)
+@ERA
 async def test_a_judge_that_fails_is_told_to_the_operator_alone(
     tmp_path: Path, era: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -332,16 +307,6 @@ async def test_a_judge_that_fails_is_told_to_the_operator_alone(
     # Whoever started this process may show its log to agents of its own.
     logged = "".join(str(vars(record)) for record in caplog.records)
     assert "not scored" in logged and "secret-word" not in logged
-
-
-@pytest.mark.parametrize("era", ERAS)
-async def test_from_plain_code_and_inside_a_running_loop(tmp_path: Path, era: str) -> None:
-    server = problem(tmp_path, submission=SCHEMA).to_mcp_server(state=tmp_path / "ledger.db")
-    inside = Problem.from_manifest(tmp_path).to_mcp_server(state=tmp_path / "ledger.db")
-    for each in (server, inside, server):
-        async with Client(each, mode=era) as agent:
-            assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
-    assert len(await attempts(tmp_path)) == 3
 
 
 def test_the_default_scorer_is_the_manifests(tmp_path: Path) -> None:

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import anyio
-import mcp_types as types
 import pytest
 from asker_stage import agent_at, asker, log
-from hands import LONG, Hands
-from mcp import Client
 from problem_stage import ERAS, LEGACY, attempts, client, text
 
 DIES = 666
@@ -48,36 +43,3 @@ async def test_a_submission_that_needs_a_persons_yes_costs_nothing_before_it(tmp
         assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
     (state,) = await attempts(tmp_path)
     assert (state.calls, state.status) == (0, "scored")
-
-
-async def test_a_submission_that_is_given_up_before_it_was_sent_costs_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its person is asked by the gateway for as long as the call goes."""
-    hands = Hands(monkeypatch)
-    one = asker(tmp_path, "modern", "silent", budget={"wall_seconds": LONG})
-    asked, again = anyio.Event(), anyio.Event()
-
-    async def never(_ctx: Any, _params: Any) -> types.ElicitResult:
-        (again if asked.is_set() else asked).set()
-        await anyio.sleep_forever()
-        raise AssertionError
-
-    server = one.to_mcp_server(state=tmp_path / "ledger.db", mode="ask")
-    async with Client(server, mode="legacy", cache=None, elicitation_callback=never) as agent:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(agent.call_tool, "submit_final", {"x": 3})
-            await asked.wait()
-            tasks.cancel_scope.cancel()
-        over: list[str] = []
-
-        async def late() -> None:
-            over.append(text(await agent.call_tool("submit_final", {"x": 3})))
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(late)
-            await again.wait()
-            hands.forward()
-        assert f"the budget wall_seconds ({LONG:g}) is spent" in over[0] and "receipt" not in over[0]
-    (state,) = await attempts(tmp_path)
-    assert (state.calls, state.taken, state.claimed) == (0, None, None) and not (tmp_path / "log").exists()

@@ -16,9 +16,8 @@ from tasks_stage import FIRST, Stage, World
 from pursuit import Runtime
 from pursuit.core.tasks import TaskState
 from pursuit.server.missions.server import mission_server
-from pursuit.service.tasks import ITS_TIMEOUT
 from pursuit.tasks import execution
-from pursuit.tasks.execution import TaskContext, stopping_time
+from pursuit.tasks.execution import ITS_TIMEOUT, TaskContext, stopping_time
 from pursuit.tasks.store import Ending, TaskRecords
 
 STUBBORN = 'trap "" TERM; echo "here $$"; while :; do sleep 0.1; done'
@@ -67,7 +66,8 @@ async def test_a_time_to_live_stops_a_command_and_it_has_ended_when_it_is_gone(
         assert state.status == "failed" and "time to live" in (state.message or "")
         assert not lives(pid), "it had ended before it was gone"
         result = await runtime.tasks.store.result(state) or {}
-        assert result["isError"] and result["structuredContent"]["status"] == "failed"
+        said = result["structuredContent"]
+        assert result["isError"] and (said["status"], said["reason"]) == ("failed", state.message)
         assert (state.ended_at or 0) - state.created_at < LONG, "the command itself says when it ended"
         assert (tmp_path / "tasks" / state.task_id).exists()
         assert await runtime.tasks.prune(keep=0) == [state.task_id]

@@ -22,8 +22,8 @@ from pursuit.core.events import (
     WaitBegan,
 )
 from pursuit.core.state import MissionState
-from pursuit.proposers.language import Patience
-from pursuit.proposers.model.provider import Providers, Retries
+from pursuit.proposers.language import Patience, Retries
+from pursuit.proposers.model.provider import Providers
 from pursuit.service import Service
 
 OPENAI, ANTHROPIC = "openai:gpt-4o-mini", "anthropic:claude-haiku-4-5"
@@ -52,6 +52,10 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *replies: Reply | Callable[[dict[s
     for name, value in endpoint.environment.items():
         monkeypatch.setenv(name, value)
     return endpoint
+
+
+Scripted = Callable[..., ModelEndpoint]
+"""The fixture of this name: `scripted` for the environment of one test."""
 
 
 def quickly(service: Service, retries: Retries = QUICK, patience: Patience = PATIENCE) -> Service:

@@ -39,7 +39,6 @@ class Stage:
 
     async def structured(self, state: TaskState) -> dict[str, Any]:
         result = await self.store.result(state)
-        assert result is not None
         return result["structuredContent"]
 
 

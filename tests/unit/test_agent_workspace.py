@@ -38,13 +38,13 @@ def moves(tree: Path) -> None:
     (tree / "tests").rename(tree / "kept")
 
 
-def loses_its_git_file(tree: Path) -> None:
-    (tree / ".git").unlink()
+def loses_its_git_directory(tree: Path) -> None:
+    shutil.rmtree(tree / ".git")
     (tree / "tests" / "check.py").write_text("cheat", encoding="utf-8")
 
 
 @pytest.mark.parametrize(
-    "trick", [removes, becomes_a_link, becomes_a_file, adds_in_any_folder, moves, loses_its_git_file]
+    "trick", [removes, becomes_a_link, becomes_a_file, adds_in_any_folder, moves, loses_its_git_directory]
 )
 async def test_no_trick_makes_a_protected_file_count(tmp_path: Path, trick: Callable[[Path], None]) -> None:
     place = AgentPlace(tmp_path, [[]])

@@ -5,21 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 from engine_stage import events_of, mission, outcomes, proposal, repeat, replay, script, until
 from hands import LONG, Hands
 
-from pursuit import Budget, Proposal, Runtime
+from pursuit import Budget, Proposal, Runtime, tool
 from pursuit.config.configuration import Configuration
 from pursuit.core.events import ApprovalAnswered, ApprovalAsked, WaitBegan
 from pursuit.core.report import ApprovalRow
 from pursuit.engine.driver import RunOrder
-from pursuit.errors import Conflict, InvalidArgument, SessionTerminal, ValidationFailed
+from pursuit.errors import ApprovalNotFound, Conflict, InvalidArgument, SessionTerminal, ValidationFailed
 from pursuit.policy.rules import OperatorPolicy, Rule
-from pursuit.service.approvals import ApprovalNotFound, Approvals
+from pursuit.service.approvals import Approvals
 from pursuit.service.audit import Caller
 from pursuit.service.run_loop import background_runs
-from pursuit.service.timeline import Timelines
 
 ASKS = OperatorPolicy(rules=(Rule(decision="ask", tool="write*"),))
 ALICE = Caller(who="alice", transport="terminal")
@@ -84,23 +85,6 @@ async def test_a_call_that_policy_asks_about_waits_durably_and_goes_on_at_a_yes(
         assert (word.by, word.reason) == ("alice (terminal)", "fine")
 
 
-async def test_the_plot_of_the_budget_and_the_status_count_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world, hands, cap = World(), Hands(monkeypatch), 1000 * LONG
-    async with world.stage(tmp_path) as runtime:
-        made = mission(budget=Budget(max_iterations=1, max_wall_clock_seconds=cap), proposer=repeat("write"))
-        name = (await runtime.runner.start(made)).session_id
-        await runtime.runner.run(name, observer=lambda *_: hands.forward())  # time before it waits
-        desk = Approvals(runtime.runner)
-        await desk.answer((await desk.open())[0].approval_id, "once", caller=ALICE)
-        await runtime.runner.run(name)
-        used = (await runtime.runner.status(name)).as_json()["budget"]["used"]["wall_clock_seconds"]
-        rows = {row["name"]: row["points"] for row in (await Timelines(runtime.runner).course(name))["budget"]}
-        assert used > LONG and rows["iterations"] == [(1.0, 0.0)]
-        assert rows["wall_clock_seconds"] == [(1.0, pytest.approx(1 - used / cap, abs=LONG / cap / 2))]
-
-
 async def test_a_no_is_an_outcome_that_the_mission_sees(tmp_path: Path) -> None:
     world = World()
     async with world.stage(tmp_path) as runtime:
@@ -145,20 +129,6 @@ async def test_silence_is_a_no_and_a_serving_process_goes_on_by_itself(tmp_path:
         ((tool, outcome),) = await outcomes(runtime, name)
         assert (tool, outcome, world.done) == ("world.write", "denied", [])
         assert "it was not approved in time" in str(await runtime.runner.history(name, full=True))
-
-
-async def test_an_answer_wakes_a_background_run(tmp_path: Path) -> None:
-    world = World()
-    async with world.stage(tmp_path) as runtime, world.stage(tmp_path) as terminal:
-        made = mission(proposer=repeat("write"), budget=Budget(max_iterations=5))
-        name = (await runtime.runner.start(made)).session_id
-        async with background_runs(runtime.runner, runtime.use_servers_of) as runs:
-            await runs.begin(RunOrder(name, iterations=2))
-            await until(terminal, name, lambda state: state.waiting_for == "approval")
-            rows = await Approvals(terminal.runner).open(name)
-            await Approvals(terminal.runner).answer(rows[0].approval_id, "mission")
-            await until(runtime, name, lambda state: state.iteration_count == 2)
-        assert world.done == ["x", "x"]
 
 
 async def test_pause_and_abort_end_a_wait(tmp_path: Path) -> None:
@@ -214,25 +184,13 @@ async def test_wrong_answers_are_refused_and_the_first_one_counts(tmp_path: Path
         assert await runtime.runner.ledger.root() == root
         await desk.answer(first.approval_id, "once")
         assert (await runtime.runner.status(name)).status == "waiting", "one question is still open"
-        with pytest.raises(Conflict, match="answered already"):
+        with pytest.raises(Conflict, match="already answered"):
             await desk.answer(first.approval_id, "denied")
         await desk.answer(second.approval_id, "denied")
         await runtime.runner.run(name)
         assert world.done == ["x"]
         waits = [one for one in await events_of(runtime, name, WaitBegan) if one.waiting_for == "approval"]
         assert len(waits) == 1
-
-
-async def test_mode_never_refuses_without_asking_and_auto_asks_nothing(tmp_path: Path) -> None:
-    world = World()
-    never = OperatorPolicy(mode="never", rules=ASKS.rules)
-    async with world.stage(tmp_path / "never", policy=never) as runtime:
-        name, _ = await _run(runtime, proposer=repeat("write"), budget=Budget(max_iterations=1))
-        assert await outcomes(runtime, name) == [("world.write", "denied")]
-    auto = OperatorPolicy(mode="auto", rules=ASKS.rules)
-    async with world.stage(tmp_path / "auto", policy=auto) as runtime:
-        name, _ = await _run(runtime, proposer=repeat("write"), budget=Budget(max_iterations=1))
-        assert await outcomes(runtime, name) == [("world.write", "ok")]
 
 
 async def test_a_proposal_of_a_client_waits_for_its_answer(tmp_path: Path) -> None:
@@ -272,3 +230,24 @@ async def test_a_call_that_nobody_approves_is_neither_a_failure_nor_progress(
             assert (status["status"], status["iteration_count"]) == ("waiting", place + 1)
         assert status["no_progress_counter"] == 3, "the first checkpoint compares with nothing"
         assert await outcomes(runtime, name) == [("world.write", "denied")] * 4
+
+
+@pytest.mark.guarantee("parallel-only-when-all-safe")
+async def test_with_one_among_safe_calls_that_needed_a_yes_they_run_in_order(tmp_path: Path) -> None:
+    log: list[str] = []
+
+    @tool(parallel_safe=True)
+    async def safe(key: str) -> None:
+        log.append(f"+{key}")
+        await anyio.lowlevel.checkpoint()
+        log.append(f"-{key}")
+
+    rules = Rule(decision="ask", tool="safe", arguments={"key": "b"}), Rule(decision="allow", tool="safe")
+    config = Configuration(policy=OperatorPolicy(mode="ask", rules=rules))
+    async with Runtime(state=tmp_path / "ledger.db", config=config, servers={"world": [safe]}) as runtime:
+        name, desk = await _run(runtime, proposer=replay(proposal(*[("safe", {"key": key}) for key in "abc"])))
+        (row,) = await desk.open(name)
+        assert log == [], "nothing is sent before the answer"
+        await desk.answer(row.approval_id, "once")
+        await runtime.runner.run(name)
+    assert log == ["+a", "-a", "+b", "-b", "+c", "-c"]

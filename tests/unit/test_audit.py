@@ -9,9 +9,8 @@ import pytest
 from engine_stage import mission, repeat, stage
 
 from pursuit import Budget
-from pursuit.core.audit import LONGEST_TEXT, MOST_ITEMS, redacted
-from pursuit.core.events import MissionCreated, MissionPaused, decode
-from pursuit.errors import InvalidArgument, PursuitError, ValidationFailed
+from pursuit.core.audit import MAX_ITEMS, MAX_TEXT, redacted
+from pursuit.errors import PursuitError
 from pursuit.service.audit import Caller
 
 ALICE = Caller(who="alice", transport="http", client="editor 1.2")
@@ -59,32 +58,6 @@ async def test_each_verb_leaves_a_line_with_who_asked_and_a_refusal_says_why(tmp
     assert b"A secret plan" not in (tmp_path / "ledger.db").read_bytes()
 
 
-async def test_what_is_refused_as_wrong_input_is_not_stored_at_all(tmp_path: Path) -> None:
-    async with stage(tmp_path, step) as runtime:
-        service = runtime.runner
-        name = (await service.start(mission(proposer=repeat("step")))).session_id
-        before = await service.ledger.root()
-        with pytest.raises(ValidationFailed):
-            await service.start(mission(tool_allowlist=["nobody.has"]))
-        with pytest.raises(ValidationFailed):
-            await service.extend(name, {"max_iterations": 0})
-        for verb in (service.pause, service.abort, service.complete, service.resume, service.forget):
-            with pytest.raises(InvalidArgument):
-                await verb("../x")
-        with pytest.raises(InvalidArgument):
-            await service.audited("../x")
-        assert await service.ledger.root() == before
-
-
-async def test_events_carry_who_said_them(tmp_path: Path) -> None:
-    async with stage(tmp_path, step) as runtime:
-        name = (await runtime.runner.start(mission(), caller=ALICE)).session_id
-        await runtime.runner.pause(name)
-        first, last = [decode(one.type, one.body) for one in await runtime.runner.ledger.read(name)]
-        assert isinstance(first, MissionCreated) and first.by == "alice (http, editor 1.2)"
-        assert isinstance(last, MissionPaused) and last.by == "operator"
-
-
 def test_secrets_and_large_values_are_cut_out() -> None:
     given = {
         "api_key": "k",
@@ -100,8 +73,8 @@ def test_secrets_and_large_values_are_cut_out() -> None:
     assert kept["api_key"] == kept["nested"]["Authorization"] == "[redacted]"
     assert kept["nested"]["fine"] == [1, 2.5, None, True]
     assert kept["password"] is None
-    assert len(kept["text"]) < LONGEST_TEXT + 40 and "2000 characters" in kept["text"]
-    assert len(kept["many"]) == MOST_ITEMS + 1 and kept["many"][-1] == f"{1_000 - MOST_ITEMS} more"
+    assert len(kept["text"]) < MAX_TEXT + 40 and "2000 characters" in kept["text"]
+    assert len(kept["many"]) == MAX_ITEMS + 1 and kept["many"][-1] == f"{1_000 - MAX_ITEMS} more"
     assert "bottom" not in str(kept["deep"])
     assert kept["lone"] == "?"
 

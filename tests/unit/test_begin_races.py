@@ -13,7 +13,7 @@ from pursuit import Budget, Proposal, Runtime
 from pursuit.config.configuration import Configuration
 from pursuit.core.events import CallIntended, RunClaimed
 from pursuit.engine.driver import RunOrder
-from pursuit.errors import Conflict, SessionPaused
+from pursuit.errors import SessionPaused
 from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.service.approvals import Approvals
 
@@ -96,20 +96,6 @@ def asking(folder: Path, *tools: Any, **settings: float) -> Runtime:
     policy = OperatorPolicy(rules=(Rule(decision="ask"),))
     config = Configuration(policy=policy, settings=settings)
     return Runtime(state=folder / "ledger.db", config=config, servers={"world": list(tools)})
-
-
-async def test_an_answer_that_comes_too_late_is_none(tmp_path: Path) -> None:
-    async with asking(tmp_path, step, approval_timeout=1e-6) as runtime:
-        name = (await runtime.runner.start(mission(proposer=repeat("step")))).session_id
-        await runtime.runner.run(name)
-        state = await runtime.runner.state(name)
-        (asked,) = state.approvals.asked.values()
-        desk = Approvals(runtime.runner)
-        assert await desk.open() == []
-        with pytest.raises(Conflict, match="expired"):
-            await desk.answer(asked.approval_id, "once")
-        await runtime.runner.run(name)
-        assert await outcomes(runtime, name) == [("world.step", "denied")]
 
 
 async def test_a_wide_yes_answers_the_other_questions_that_it_covers(tmp_path: Path) -> None:

@@ -66,10 +66,10 @@ def test_a_schema_that_multiplies_is_given_up(schema: dict[str, Any], value: dic
         compiled(schema).faults(value, seconds=0.05)
 
 
-def test_what_a_tools_schema_multiplies_is_left_to_its_server() -> None:
-    tool = Tool(server="s", name="t", input_schema={"type": "object", **LAUGHS}, definition={})
+def test_what_takes_too_long_is_left_to_the_server_of_the_tool() -> None:
+    tool = Tool(server="s", name="t", input_schema=of(a={"pattern": HARD}), definition={})
     tools = Catalogue(tools={"s.t": tool})
-    assert tools.check("s.t", {}) == [] and tools.warnings == []
+    assert tools.check("s.t", {"a": TRAP}) == [] and tools.warnings == []
 
 
 def test_a_part_with_a_dialect_of_its_own_has_no_more_time() -> None:
@@ -84,12 +84,12 @@ def test_a_part_with_a_dialect_of_its_own_has_no_more_time() -> None:
 def test_a_schema_that_is_too_large_is_unusable_and_read_once() -> None:
     schema = of(**{f"p{n}": {"type": "string", "maxLength": n} for n in range(2_000)})
     assert "the check took more than 0.02 s" in dict(schema_faults(schema, seconds=0.02))[""]
-    before = validation._compiled.cache_info()
+    before = validation._read.cache_info()
     for _ in range(2):
         with pytest.raises(UnusableSchema, match=r"took more than 0\.02 s"):
             compiled(schema, seconds=0.02)
-    after = validation._compiled.cache_info()
-    assert (after.misses - before.misses, after.hits - before.hits) == (1, 1)
+    after = validation._read.cache_info()
+    assert (after.misses - before.misses, after.hits - before.hits) == (0, 2)
 
 
 @pytest.mark.parametrize(
@@ -140,44 +140,12 @@ def test_the_word_is_the_librarys(schema: dict[str, Any], value: dict[str, Any])
     assert (compiled(schema).faults(value) == []) is theirs
 
 
-def test_references_that_lead_nowhere_are_told_with_their_place() -> None:
-    schema = {
-        "$defs": {"known": {"$anchor": "here"}},
-        **of(
-            a={"$ref": "#/$defs/known"}, b={"$ref": "#here"}, c={"$ref": "#/$defs/no"}, d={"$ref": "http://127.0.0.1/x"}
-        ),
-        "default": {"$ref": "#/only/data"},
-    }
-    told = dict(schema_faults(schema))
-    assert set(told) == {"properties.c.$ref", "properties.d.$ref"} and "leads nowhere" in told["properties.c.$ref"]
-
-
-@pytest.mark.parametrize(
-    ("schema", "place"),
-    [
-        ({"allOf": [{"$ref": "#"}]}, "allOf[0].$ref"),
-        ({"$ref": "#"}, "$ref"),
-        (of(x={"anyOf": [{"type": "string"}, {"$ref": "#/properties/x"}]}), "properties.x.anyOf[1].$ref"),
-        (
-            {"$defs": {"a": {"not": {"$ref": "#/$defs/b"}}, "b": {"if": {"$ref": "#/$defs/a"}}}, **of()},
-            "$defs.b.if.$ref",
-        ),
-        (
-            {**of(x={"$ref": "#/$defs/b/allOf/0"}), "$defs": {"b": {"allOf": [{"$ref": "#/$defs/b"}]}}},
-            "$defs.b.allOf[0].$ref",
-        ),
-    ],
-)
-def test_a_reference_that_leads_back_to_itself_is_told_with_its_place(schema: dict[str, Any], place: str) -> None:
-    assert dict(schema_faults(schema)) == {place: "leads back to itself, without an end"}
-
-
 def test_a_schema_may_refer_to_itself_for_a_part_of_the_value() -> None:
     tree = {**of(left={"$ref": "#"}, **{"if": {"$ref": "#"}}), "items": {"$ref": "#"}}
     twice = {"$defs": {"n": {"type": "number"}}, "allOf": [{"$ref": "#/$defs/n"}, {"$ref": "#/$defs/n"}]}
     assert schema_faults(tree) == [] and schema_faults({**twice, "type": "object"}) == []
-    dynamic = {"type": "object", "$dynamicAnchor": "a", "allOf": [{"$dynamicRef": "#a"}]}
-    assert "leads back to itself" in dict(schema_faults(dynamic))[""]
+    for endless in ({"allOf": [{"$ref": "#"}]}, {"$dynamicAnchor": "a", "allOf": [{"$dynamicRef": "#a"}]}):
+        assert "circular" in dict(schema_faults({"type": "object", **endless}))[""]
 
 
 def test_keywords_that_nobody_can_bound_are_refused() -> None:

@@ -64,13 +64,6 @@ def test_what_is_not_found_says_why(word: str, reason: str) -> None:
     assert reason in faults[0].reason
 
 
-def test_get() -> None:
-    assert ALL.get("git.log") is ALL.tools["git.log"]
-    assert ALL.get("log") is ALL.tools["git.log"]
-    assert ALL.get("read") is None
-    assert ALL.get("absent") is None
-
-
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -92,7 +85,7 @@ def test_all_faults_of_the_arguments_with_their_places() -> None:
         "items[1]: 'id' is a required property",
     ]
     assert tools.check("s.t", {}) == ["'count' is a required property"]
-    assert tools.check("s.absent", {}) == ["there is no tool 's.absent'"]
+    assert tools.check("s.absent", {}) == ["unknown tool 's.absent'"]
     assert tools.warnings == []
 
 

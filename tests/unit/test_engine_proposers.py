@@ -22,7 +22,7 @@ from engine_stage import (
     stage,
 )
 
-from pursuit import Budget, Proposal, PursuitError, Runtime, ToolCall, ValidationFailed, event, metric, predicate
+from pursuit import Budget, Proposal, PursuitError, Runtime, ValidationFailed, event, metric, predicate
 from pursuit.core.events import IterationProposed, ScriptEnded
 from pursuit.core.mission import Mission
 from pursuit.errors import InvalidArgument
@@ -134,15 +134,6 @@ async def test_a_clients_script_runs_where_it_is_allowed_and_its_claims_meet_not
         assert (await runtime.report(mission_id)).metric("mass") is None
 
 
-async def test_repeat_polls_without_stagnation_unless_asked_for(tmp_path: Path) -> None:
-    async with stage(tmp_path, step) as runtime:
-        given = {"budget": Budget(max_iterations=12), "proposer": repeat("step")}
-        silent = Mission(directive="Poll", criteria=[event("never")], allow_all_tools=True, **given)
-        assert (await runtime.pursue(silent)).verdict_reason == "max_iterations"
-        asked = await runtime.pursue(mission(stagnation_threshold=2, **given))
-        assert (asked.verdict_reason, asked.data["iteration_count"]) == ("no_progress", 3)
-
-
 async def test_a_replay_that_is_used_up_fails_three_times_and_ends_the_mission(tmp_path: Path) -> None:
     proposer = replay(proposal(("step", {})), proposal(("step", {"key": "b"})))
     async with stage(tmp_path, step) as runtime:
@@ -228,18 +219,6 @@ mission.event("recovered")
         assert await outcomes(runtime, report.session_id) == [("world.step", "ok")]
 
 
-async def test_a_call_that_fails_is_an_exception_that_the_script_may_catch(tmp_path: Path) -> None:
-    def broken() -> None:
-        raise OSError("no luck")
-
-    source = "try:\n  world.broken()\nexcept RuntimeError as e:\n  mission.event('caught', why=str(e))"
-    async with stage(tmp_path, broken) as runtime:
-        report = await runtime.pursue(mission(criteria=[event("caught")], proposer=script(source)))
-        assert report.completed
-        (ended,) = await events_of(runtime, report.session_id, ScriptEnded)
-        assert ended.error is None and "no luck" in ended.events[0]["why"]
-
-
 @pytest.mark.parametrize(("source", "met"), [("script", True), ("world.step", False), (None, True)])
 async def test_what_the_operators_script_observes_is_the_word_of_the_script(
     tmp_path: Path, source: str | None, met: bool
@@ -251,23 +230,3 @@ async def test_what_the_operators_script_observes_is_the_word_of_the_script(
         assert report.completed is met
         for row in report.data["criteria"]:
             assert (row["source"] or {}).get("tool") == ("script" if met else None)
-
-
-async def test_calls_of_a_gather_come_back_in_the_order_in_which_they_were_made(tmp_path: Path) -> None:
-    source = """
-import asyncio
-found = await asyncio.gather(*[call("world.step", {"key": key}) for key in "abc"])
-state.memory["found"] = "".join(one["key"] for one in found)
-"""
-    async with stage(tmp_path, step) as runtime:
-        report = await runtime.pursue(mission(proposer=script(source)))
-        assert (await runtime.runner.state(report.session_id)).memory == {"found": "abc"}
-
-
-async def test_a_script_that_does_not_parse_is_refused_at_the_start_with_its_place(tmp_path: Path) -> None:
-    with pytest.raises(ValidationFailed) as caught:
-        mission(proposer=script("x = 1\nworld.step(("))
-    assert caught.value.faults[0].field.startswith("proposer")
-    assert caught.value.faults[0].line == 2 or "line 2" in caught.value.faults[0].reason
-    with pytest.raises(ValidationFailed):
-        Proposal(tool_calls=[ToolCall(tool_name="step")], script="pass")

@@ -13,9 +13,7 @@ from engine_stage import (
     mission,
     outcomes,
     play,
-    proposal,
     repeat,
-    replay,
     script,
     stage,
     until,
@@ -76,33 +74,8 @@ async def test_the_rest_of_a_batch_that_does_not_fit_the_budget_is_skipped(tmp_p
             "denied",
         ]
         skipped, denied = await events_of(runtime, mission_id, CallRefused)
-        assert "max_tool_calls = 4, and 3 is left" in skipped.reason
+        assert "max_tool_calls = 4, but only 3 is left" in skipped.reason
         assert "budget.max_tool_calls: must be given" in denied.reason
-
-
-async def test_what_the_parent_used_itself_is_not_there_for_children(tmp_path: Path) -> None:
-    async with stage(tmp_path, measure) as runtime:
-        steps = [proposal(("measure", {"value": 1})), proposal((SPAWN, child(budget={"max_iterations": 3})))]
-        wanted = parent(budget=Budget(max_iterations=4), proposer=replay(*steps))
-        mission_id = (await runtime.runner.start(wanted)).session_id
-        await runtime.runner.run(mission_id)
-        (refused,) = await events_of(runtime, mission_id, CallRefused)
-        assert "max_iterations = 3, and 2 is left" in refused.reason
-
-
-async def test_what_a_child_used_counts_towards_the_parents_caps(tmp_path: Path) -> None:
-    async with stage(tmp_path, measure) as runtime:
-        poor = child(
-            budget={"max_iterations": 5}, proposer=repeat("world.measure", value=1), stagnation_threshold="off"
-        )
-        wanted = parent(budget=Budget(max_iterations=7), proposer=repeat(SPAWN, **poor))
-        mission_id = (await runtime.runner.start(wanted)).session_id
-        state = await runtime.runner.run(mission_id)
-        assert (state.verdict_reason, state.iteration_count) == ("max_iterations", 2)
-        status = (await runtime.runner.status(mission_id)).as_json()
-        assert status["budget"]["used"]["iterations"] == 7
-        assert [row["status"] for row in status["children"]] == ["terminated"]
-        assert [outcome for _tool, outcome in await outcomes(runtime, mission_id)] == ["ok", "skipped"]
 
 
 @pytest.mark.guarantee("fleet-limits")
@@ -140,12 +113,15 @@ async def test_no_two_children_write_through_one_tool(tmp_path: Path) -> None:
     [
         ({"tool_allowlist": ["world.other"]}, "'world.other' is not a tool of the parent"),
         ({"fleet": {}}, "fleet.max_depth is 1"),
-        ({"proposer": {"kind": "client"}}, "no client that could propose"),
-        ({"proposer": {"kind": "sampling"}}, "no client that could propose"),
+        ({"proposer": {"kind": "client"}}, "clients do not drive children"),
+        ({"proposer": {"kind": "sampling"}}, "clients do not drive children"),
         ({"budget": {"max_iterations": 1, "on_exhausted": "wait"}}, "stops at its caps"),
         ({"budget": {"max_wall_clock_seconds": 5}}, "budget.max_iterations: must be given"),
         ({"budget": {"max_iterations": 1, "max_wall_clock_seconds": 61}}, "can be at most 60"),
-        ({"criteria": [{"criterion_id": "c", "kind": "check", "command": ["true"]}]}, "runs no command of its own"),
+        (
+            {"criteria": [{"criterion_id": "c", "kind": "check", "command": ["true"]}]},
+            "may run only its parent's commands",
+        ),
         ({"directive": ""}, "directive: "),
     ],
 )
@@ -265,14 +241,13 @@ def test_what_a_model_writes_of_a_child_is_never_the_operators_word() -> None:
     looks = {"criterion_id": "c", "kind": "check", "tool_name": "world.measure", "expect": {"file": "secret"}}
     with pytest.raises(ValidationFailed) as refused:
         wanted_child(child_state, child(criteria=[looks]))
-    assert "looks for files" in refused.value.faults[0].reason
+    assert "look for files" in refused.value.faults[0].reason
 
 
 @pytest.mark.guarantee("children-are-no-looser")
 def test_a_child_is_never_looser_than_its_parent() -> None:
     policy = {"ask": ["measure"], "mode": "never"}
     found = wanted_child(modelled(policy=policy), child(policy={"mode": "ask"})).policy
-    assert found is not None
     assert (found.ask, found.mode) == (["world.measure"], "never")
 
 

@@ -15,7 +15,7 @@ from fleet_stage import SPAWN, Crowd, child, entering, measure, parent
 
 from pursuit import Budget, Proposal, Runtime
 from pursuit.core.budgets import child_id
-from pursuit.core.events import AbortOrdered, CallSettled, MissionFailed, MissionPaused
+from pursuit.core.events import CallSettled, MissionFailed, MissionPaused
 from pursuit.core.state import MissionState
 from pursuit.errors import InvalidArgument, SessionTerminal
 from pursuit.proposers.contract import Proposer
@@ -46,22 +46,6 @@ async def test_the_end_of_a_parent_is_the_end_of_its_children(tmp_path: Path, ve
             assert row is None or row.status == "terminated"
         assert (crowd.cut, crowd.inside) == (2, 0)
         assert state.lent["max_iterations"] == 2, "what was begun counts, what was not comes back"
-
-
-@pytest.mark.guarantee("a-parents-end-is-its-childrens")
-async def test_a_parent_that_another_process_aborts_takes_its_children_with_it(tmp_path: Path) -> None:
-    crowd = Crowd(1)
-    async with stage(tmp_path, crowd.enter) as runtime, stage(tmp_path, crowd.enter) as other:
-        mission_id = (await runtime.runner.start(parent(entering()))).session_id
-        async with driving(runtime, mission_id):
-            await crowd.full.wait()
-            await until(runtime, mission_id, lambda state: state.waiting_for == "task")
-            await other.runner.abort(mission_id)
-        (name,) = await children(other, mission_id)
-        state = await other.runner.state(name)
-        assert (state.status, state.verdict_reason, state.closed) == ("terminated", "user_abort", True)
-        (word,) = await events_of(other, name, AbortOrdered)
-        assert word.by == mission_id
 
 
 @pytest.mark.guarantee("a-parents-end-is-its-childrens")
@@ -187,7 +171,7 @@ async def test_a_childs_budget_is_never_extended_and_an_ended_parents_child_neve
         mission_id = (await runtime.runner.start(parent(poor))).session_id
         await runtime.runner.run(mission_id)
         (name,) = await children(runtime, mission_id)
-        with pytest.raises(InvalidArgument, match="extend that one"):
+        with pytest.raises(InvalidArgument, match="extend the parent"):
             await runtime.runner.extend(name, {"max_iterations": 5})
         with pytest.raises(SessionTerminal):
             await runtime.runner.run(name)
@@ -243,7 +227,6 @@ async def test_a_task_that_is_cancelled_ends_its_child(tmp_path: Path) -> None:
             await until(runtime, child_id(task_id), lambda state: state.closed)
         (settled,) = await events_of(runtime, mission_id, CallSettled)
         assert settled.outcome == "failed"
-        assert settled.used is not None
         assert settled.used["max_iterations"] == 1
 
 

@@ -8,10 +8,8 @@ import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import anyio
 import pytest
 from pydantic import Field
 
@@ -101,7 +99,7 @@ async def test_what_is_raised_is_an_error_result_with_type_and_message() -> None
 
     with pytest.raises(CallFailed, match="the line is dead"):
         await call(gone)
-    with pytest.raises(CallFailed, match="no tool 'absent'"):
+    with pytest.raises(CallFailed, match="not have a tool 'absent'"):
         await FunctionUpstream("f", []).call("absent", {}, call_id="c")
 
 
@@ -116,10 +114,6 @@ async def test_odd_names_and_defaults() -> None:
     assert "default" not in one.input_schema["properties"]["where"]
 
 
-async def test_explicit_nulls_are_not_defaults() -> None:
-    assert (await call(lambda a=5: {"a": a}, a=None)).structured == {"a": None}
-
-
 async def test_the_decorator_says_what_a_function_may_do() -> None:
     @tool(name="peek", read_only=True, timeout=3)
     def look() -> None: ...
@@ -132,14 +126,6 @@ async def test_the_decorator_says_what_a_function_may_do() -> None:
     assert first.traits == Traits(read_only=True, idempotent=True, parallel_safe=True, destructive=False, timeout=3)
     assert second.traits == Traits(idempotent=True)
     assert third.traits == Traits()
-
-
-async def test_where_a_function_runs() -> None:
-    def here() -> bool:
-        return threading.current_thread() is threading.main_thread()
-
-    assert (await call(here)).structured == {"result": True}
-    assert (await call(tool(threaded=True)(lambda: here()))).structured == {"result": False}
 
 
 async def test_only_what_waits_is_to_be_awaited() -> None:
@@ -158,25 +144,6 @@ async def test_only_what_waits_is_to_be_awaited() -> None:
     threaded = FunctionUpstream("f", {"t": lambda: threading.get_ident()}, threaded=True).start("t", {})
     assert not isinstance(threaded, ToolResult)
     assert (await threaded).structured["result"] != here
-
-
-async def test_cancelling_reaches_an_async_function(tmp_path: Path) -> None:
-    seen: list[str] = []
-    started = anyio.Event()
-
-    async def wait() -> None:
-        started.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            seen.append("cancelled")
-
-    upstream = FunctionUpstream("f", [wait])
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(lambda: upstream.call("wait", {}, call_id="c"))
-        await started.wait()
-        tasks.cancel_scope.cancel()
-    assert seen == ["cancelled"]
 
 
 async def test_methods_and_callable_objects() -> None:
@@ -199,7 +166,7 @@ def test_functions_that_cannot_be_tools_are_refused() -> None:
 
     for functions, words in (
         ([positional], "cannot be given by name"),
-        ([unknowable], "no JSON form"),
+        ([unknowable], "cannot be expressed"),
         ([move, move], "two functions have this name"),
     ):
         with pytest.raises(ValidationFailed, match=words):

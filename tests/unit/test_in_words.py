@@ -11,24 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pursuit.core.events import ModelAnswer
-from pursuit.proposers.language import OfferedTool, offer
-from pursuit.proposers.model.text_calls import LONGEST, describe_tools, read_calls, wanted_call
+from pursuit.proposers.language import OfferedTool, offer, wanted_call
+from pursuit.proposers.model.text_calls import LONGEST, describe_tools, read_calls
 
 CALL = {"tool": "a__b", "args": {"x": 1}}
+QUOTED = json.dumps({"calls": [{"tool": "a__b", "args": {}}]})
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         (json.dumps({"why": "so", "calls": [CALL]}), "so"),
-        (json.dumps({"tool_calls": [CALL]}), ""),
-        (json.dumps([CALL]), ""),
-        (json.dumps(CALL), ""),
-        (json.dumps({"name": "a__b", "arguments": '{"x": 1}'}), ""),
-        (json.dumps({"type": "function", "function": {"name": "a__b", "arguments": '{"x": 1}'}}), ""),
         (f"Let me see [1].\n```json\n{json.dumps({'calls': [CALL]}, indent=2)}\n```\nDone.", "Let me see [1]. Done."),
-        (f"```\n{json.dumps({'tool': 'z', 'args': {}})}\n```\nor better\n```json\n{json.dumps(CALL)}", None),
-        (f'<think>Is {{"tool": "z", "args": {{}}}} it?</think>\n{json.dumps(CALL)}', ""),
+        (f"```\n{QUOTED}\n```\nor better\n```json\n{json.dumps({'calls': [CALL]})}", None),
+        (f"<think>Is {QUOTED} it?</think>\n{json.dumps({'calls': [CALL]})}", ""),
         (json.dumps({"why": "</think>", "calls": [CALL]}), "</think>"),
     ],
 )
@@ -36,9 +32,6 @@ def test_the_ways_in_which_models_write_a_call(text: str, words: str | None) -> 
     found = read_calls(text)
     assert [(call.name, call.args) for call in found.calls] == [("a__b", {"x": 1})]
     assert words is None or found.words == words
-
-
-QUOTED = json.dumps({"calls": [{"tool": "a__b", "args": {}}]})
 
 
 @pytest.mark.guarantee("sampling-in-words")
@@ -56,39 +49,36 @@ QUOTED = json.dumps({"calls": [{"tool": "a__b", "args": {}}]})
         f"It says\n```json\n{QUOTED}\n```\nand I would run\n```python\nx = 1\n```",
         f"<tool_call>{QUOTED}</tool_call>",
         '{"calls": []}',
-        '{"why": "done", "tool_calls": []}',
-        "```json\n[]\n```",
+        '{"why": "done", "calls": []}',
+        "[1, 2] and so on",
     ],
 )
 def test_what_is_quoted_or_empty_is_no_call(text: str) -> None:
     assert read_calls(text).calls == []
 
 
-@pytest.mark.parametrize("text", ["[1, 2] and so on", '{"calls": 3}', '{"x": 1}', '[{"tool": "a", "args": {}}, 3]'])
-def test_json_that_is_no_call_goes_back(text: str) -> None:
-    assert [(call.name, call.args) for call in read_calls(text).calls] == [("(unreadable)", None)]
-
-
-@pytest.mark.parametrize("text", ['{"tool": "a__b"}', '{"calls": [{"name": "a__b", "why": "so"}]}'])
-def test_a_call_without_arguments_says_so(text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"calls": 3}',
+        '{"x": 1}',
+        '{"calls": [{"tool": "a", "args": {}}, 3]}',
+        '{"calls": [{"tool": "a__b"}]}',
+        json.dumps(CALL),
+        f"```\n{json.dumps([CALL])}\n```",
+        '{"calls": [{"tool": "a__b", "args": {"x": ',
+        '```json\n{"calls": [}\n```',
+        '{"calls": [{"tool": NaN}]}',
+    ],
+)
+def test_json_in_another_form_goes_back_as_a_malformed_call(text: str) -> None:
     (call,) = read_calls(text).calls
-    assert (call.name, call.args, call.malformed) == ("a__b", None, 'there is no "args"')
+    assert (call.name, call.args) == ("(unreadable)", None)
+    assert call.malformed is not None and call.malformed in text
 
 
 def test_why_is_kept_when_there_are_no_calls() -> None:
     assert read_calls('{"why": "all is done", "calls": []}') == ([], "all is done")
-
-
-@pytest.mark.parametrize(
-    "text", ['{"calls": [{"tool": "a__b", "args": {"x": ', '```json\n{"calls": [}\n```', '{"calls": [{"tool": NaN}]}']
-)
-def test_json_that_is_none_goes_back_as_a_malformed_call(text: str) -> None:
-    (call,) = read_calls(text).calls
-    assert (
-        call.args is None
-        and call.malformed is not None
-        and text.removeprefix("```json").strip("`\n")[:12] in call.malformed
-    )
 
 
 def test_arguments_that_the_ledger_cannot_hold_are_malformed() -> None:

@@ -111,7 +111,6 @@ async def test_a_lock_file_names_its_holder(tmp_path: Path) -> None:
     claim = take_claim(tmp_path, "m1")
     assert claim is not None
     holder = holder_of(tmp_path, "m1")
-    assert holder is not None
     assert (holder.pid, holder.host) == (os.getpid(), platform.node())
     await claim.release()
     assert holder_of(tmp_path, "m1") is None

@@ -22,7 +22,7 @@ from engine_stage import events_of, mission, repeat, stage
 from hands import Hands
 
 from pursuit import Budget, Runtime, metric
-from pursuit.config.configuration import Configuration, Notice, NotifyConfig, load_configuration
+from pursuit.config.configuration import Configuration, Notice, NotifyTable, load_configuration
 from pursuit.core.events import RunClaimed
 from pursuit.engine.context import SystemClock
 from pursuit.errors import ValidationFailed
@@ -75,20 +75,21 @@ def receiver(*statuses: int) -> Iterator[Receiver]:
         server.server_close()
 
 
-def webhook(url: str, *events: Notice) -> NotifyConfig:
-    config = NotifyConfig(base=Path("/"), webhook=url, secret="${HOOK_SECRET}")
+def webhook(url: str, *events: Notice) -> NotifyTable:
+    config = NotifyTable(webhook=url, secret="${HOOK_SECRET}")
     return config.model_copy(update={"events": frozenset(events)}) if events else config
 
 
 @asynccontextmanager
 async def notified(
-    runtime: Runtime, config: NotifyConfig, *, environ: dict[str, str] | None = None, **settings: Any
+    runtime: Runtime, config: NotifyTable, *, environ: dict[str, str] | None = None, **settings: Any
 ) -> AsyncIterator[Notifier]:
     """A notifier for the missions of this runtime; leaving waits for what is being sent."""
     notifier = Notifier(
         runtime.runner.ledger,
         SystemClock(),
         config,
+        base=Path("/"),
         settings=NotifierSettings(**{"retries": (0.0, 0.0), **settings}),
         environ={"HOOK_SECRET": SECRET} if environ is None else environ,
     )
@@ -165,8 +166,8 @@ async def test_a_target_that_fails_is_a_warning_and_the_mission_goes_on(
 ) -> None:
     async with stage(tmp_path, step) as runtime:
         for config, environ in (
-            (NotifyConfig(base=tmp_path, command=("./no-such-program",)), None),
-            (NotifyConfig(base=tmp_path, command=(sys.executable, "-c", "raise SystemExit('no printer')")), None),
+            (NotifyTable(command=("./no-such-program",)), None),
+            (NotifyTable(command=(sys.executable, "-c", "raise SystemExit('no printer')")), None),
             (webhook("http://127.0.0.1:9/token-in-the-path"), None),
             (webhook("http://127.0.0.1:9"), {}),
             (webhook("http://127.0.0.1:9"), {"HOOK_SECRET": "hunter2"}),
@@ -262,8 +263,10 @@ async def test_an_open_question_is_told_again_until_it_is_answered_or_expires(
     config = load_configuration(tmp_path / "pursuit.toml")
     assert config.notify is not None
 
-    async def scene(notify: NotifyConfig) -> None:
-        runtime = Runtime(state=tmp_path / "ledger.db", config=replace(config, notify=None), servers={"world": [step]})
+    async def scene(notify: NotifyTable) -> None:
+        runtime = Runtime(
+            state=tmp_path / "ledger.db", config=config.model_copy(update={"notify": None}), servers={"world": [step]}
+        )
         async with runtime:
             told = notify.model_copy(update={"webhook": hook.url, "secret": SECRET})
             for _ in range(2):  # a process that takes over does not repeat what was told
@@ -286,7 +289,7 @@ async def test_an_open_question_is_told_again_until_it_is_answered_or_expires(
 
 
 def test_a_span_that_is_none_is_a_fault(tmp_path: Path) -> None:
-    for word in ("1 hour", "h", "0h", "-1h", "1.5h", ""):
+    for word in ("1 hour", "h", "0h", "-1h", ""):
         (tmp_path / "pursuit.toml").write_text(f'[notify]\ncommand = ["true"]\nremind = "{word}"\n', encoding="utf-8")
         with pytest.raises(ValidationFailed) as caught:
             load_configuration(tmp_path / "pursuit.toml")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pursuit.core.mission import ObserveRule
-from pursuit.core.observe import MAX_EVENTS, MAX_LEAVES, leaves, lift, numbers_only, source_matches, text_of, value_of
+from pursuit.core.observe import MAX_EVENTS, MAX_LEAVES, leaves, lift, numbers_only, text_of, value_of
 
 FOUND = {"metrics": {"mass": 2.5, "scores": [{"f1": 0.5}]}, "events": [{"event_name": "done", "by": "lab"}]}
 
@@ -100,12 +100,7 @@ def test_only_finite_numbers_stay() -> None:
     }
     metrics, _events = lift("lab.run", structured(body))
     assert metrics == {"good": 1, "zero": 0, "mixed": {"a": 1}, "list": [1, None, None, {"y": 2}]}
-    assert leaves(metrics) == [("good", 1), ("zero", 0), ("mixed.a", 1), ("list.0", 1), ("list.3.y", 2)]
-
-
-def test_json_text_with_nan_and_infinity() -> None:
-    result = texts('{"metrics": {"a": NaN, "b": Infinity, "c": -Infinity, "d": 1e999, "e": 4}}')
-    assert lift("lab.run", result)[0] == {"e": 4}
+    assert leaves(metrics) == {"good": 1, "zero": 0, "mixed.a": 1, "list.0": 1, "list.3.y": 2}
 
 
 def test_events_without_a_name_are_junk() -> None:
@@ -170,12 +165,9 @@ def test_rules_by_regular_expression(pattern: str, value: float | None) -> None:
     assert lift("lab.run", result, [rule])[0] == ({} if value is None else {"m": value})
 
 
-def test_a_regular_expression_reads_structured_results_without_text() -> None:
-    rule = ObserveRule(tool="lab.run", metric="m", regex=r'"loss": ([\d.]+)')
-    assert lift("lab.run", structured({"loss": 0.5}), [rule])[0] == {"m": 0.5}
-
-
 def test_rules_are_for_their_tool_and_win_over_the_result() -> None:
+    rule = ObserveRule(tool="lab.run", metric="m", regex=r'"loss": ([\d.]+)')
+    assert lift("lab.run", structured({"loss": 0.5}), [rule])[0] == {"m": 0.5}, "it reads what has no text, too"
     rules = [
         ObserveRule(tool="other.*", metric="mass", jmespath="note"),
         ObserveRule(tool="lab.*", metric="mass", jmespath="note"),
@@ -195,12 +187,6 @@ def test_the_value_that_a_program_wants() -> None:
     assert text_of({"content": [{"type": "image"}, {"type": "text", "text": "x"}]}) == "x"
 
 
-def test_globs_are_case_sensitive() -> None:
-    assert source_matches(None, "lab.run")
-    assert source_matches("lab.r[aeiou]n", "lab.run")
-    assert not source_matches("Lab.*", "lab.run")
-
-
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
@@ -216,4 +202,4 @@ def test_whatever_a_tool_says_lifting_never_fails(body: dict[str, Any]) -> None:
         assert numbers_only(metrics) == (metrics or None)
         assert all(isinstance(event["event_name"], str) for event in events)
         json.dumps([leaves(metrics), events], allow_nan=True)
-        assert all(isinstance(value, int | float) and not isinstance(value, bool) for _path, value in leaves(metrics))
+        assert all(isinstance(value, int | float) and not isinstance(value, bool) for value in leaves(metrics).values())

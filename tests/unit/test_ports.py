@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import pytest
@@ -14,6 +14,7 @@ from engine_stage import mission, play, repeat
 from pursuit import Budget, Runtime, metric, ports, testing
 from pursuit.config.commands import CommandConfig
 from pursuit.config.configuration import Configuration
+from pursuit.core.proposing import BUILT_IN
 from pursuit.ledger.contract import Draft, every_stream
 from pursuit.ledger.placement import InProcessPlacement
 from pursuit.ledger.sqlite import SqliteLedger
@@ -54,6 +55,36 @@ async def test_our_placements_and_stores_keep_the_contracts(tmp_path: Path) -> N
     await testing.check_task_store(ledger)
     await ledger.close()
     testing.check_tool_traits(KnownTraits())
+
+
+async def test_our_kinds_keep_the_contract() -> None:
+    await testing.check_proposer({"kind": "repeat", "tool_name": "count"}, [count])
+    await testing.check_proposer({"kind": "script", "script": "await call('count', x=1)"}, [count])
+    parameters = {"x": {"low": 0.0, "high": 1.0}}
+    search = {"kind": "search", "tool_name": "count", "parameters": parameters, "objective": "x", "seed": 1}
+    await testing.check_proposer({**search, "direction": "minimize"}, [count])
+
+
+class IdleSettings(ports.ProposerSettings):
+    kind: Literal["idle"] = "idle"
+
+
+class IdleProposer(ports.Proposer):
+    async def propose(self, state: ports.MissionState, reasons: Sequence[str]) -> ports.Proposed:
+        return ports.Failed("no idea")
+
+
+class Idle(ports.SimpleKind[IdleSettings]):
+    settings = IdleSettings
+
+    def make(self, settings: IdleSettings, context: ports.ProposerContext) -> ports.Proposer:
+        return IdleProposer()
+
+
+async def test_a_kind_that_never_proposes_fails_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BUILT_IN, "idle", f"{__name__}:Idle")
+    with pytest.raises(AssertionError, match=r"it proposes what can be called: .*no idea"):
+        await testing.check_proposer({"kind": "idle"}, [count])
 
 
 async def test_a_placement_that_forgets_what_a_job_needs_fails_its_check() -> None:

@@ -9,25 +9,22 @@ from typing import Any
 
 import pytest
 
-from pursuit import Budget, Mission, Runtime, SearchProposer, metric, succeeded
-from pursuit.config.configuration import Configuration
 from pursuit.config.files import as_toml
-from pursuit.core.attempts import AttemptScored, ScoreRow, submission_digest
+from pursuit.core.attempts import AttemptScored, ScoreRow
 from pursuit.core.mission import parse_mission
 from pursuit.core.tools import CallFailed, ToolResult
-from pursuit.demo.designs import DESIGNS, evaluate, gear_train, spring, three_bar_truss, welded_beam
-from pursuit.errors import AlreadySubmitted, BudgetExhausted, InvalidArgument, ValidationFailed
+from pursuit.demo.designs import DESIGNS, evaluate
+from pursuit.errors import InvalidArgument, ValidationFailed
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.problems.attempts import Attempt, exhausted, load_attempt
 from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import ProblemCatalogue
-from pursuit.problems.comparison import attempt_row, ranked, replay
+from pursuit.problems.comparison import attempt_row, problem_row, replay
 from pursuit.problems.manifest import Limits, Manifest
 from pursuit.problems.missions import Plan, mission_for, proposer_for
 from pursuit.problems.scorer import Metric, Scorer, ScoringRule
-from pursuit.problems.scoring import CannotScore, JudgeScore, Submitted, judge, kept_result, score_of
-from pursuit.proposers.search.settings import Parameter
-from pursuit.sandbox import Sandbox
+from pursuit.problems.scoring import CannotScore, Judged, Submitted, judge, kept_result, score_of
+from pursuit.sandbox.sandbox import Sandbox
 
 COST = Metric(name="cost", unit="$", direction="minimize", target=2.0)
 
@@ -51,7 +48,7 @@ async def judged(
 ):
     async with Sandbox() as sandbox:
         submitted = Submitted(submission=submission, result=result)
-        return (await judge(one, submitted, expressions=sandbox, call=call)).score
+        return await judge(one, submitted, expressions=sandbox, call=call)
 
 
 async def test_a_function_is_told_the_submission_or_the_call(tmp_path: Path) -> None:
@@ -61,7 +58,7 @@ async def test_a_function_is_told_the_submission_or_the_call(tmp_path: Path) -> 
         encoding="utf-8",
     )
     plain = problem(tmp_path, Scorer(kind="function", function="s.py:plain", metrics=(COST,)))
-    assert await judged(plain, {"x": 1}) == JudgeScore(
+    assert await judged(plain, {"x": 1}) == Judged(
         (ScoreRow(metric="cost", value=1.0, unit="$", direction="minimize"),), True
     )
     own = problem(tmp_path, Scorer(kind="function", function="s.py:own", metrics=(COST,)))
@@ -81,7 +78,7 @@ async def test_a_command_is_judged_by_its_json_or_its_exit_code(tmp_path: Path) 
     code = "import json,sys; x=json.load(sys.stdin)['submission']['x']; print(json.dumps({'cost': x})); sys.exit(x > 9)"
     by_json = problem(tmp_path, Scorer(kind="command", command=(sys.executable, "-c", code), metrics=(COST,)))
     assert (await judged(by_json, {"x": 2})).solved and not (await judged(by_json, {"x": 3})).solved
-    with pytest.raises(CannotScore, match="ended with 1"):
+    with pytest.raises(CannotScore, match="exited with 1"):
         await judged(by_json, {"x": 10})
     passed = Metric(name="passed", direction="maximize", target=1)
     by_code = problem(
@@ -149,19 +146,6 @@ def test_constraints_make_a_submission_infeasible() -> None:
     assert not worse.solved and not worse.rows[0].feasible
 
 
-def test_the_published_designs_have_their_published_costs() -> None:
-    assert gear_train(16, 19, 43, 49)["cost"] == pytest.approx(2.700857e-12, rel=1e-5)
-    assert spring(0.051690, 0.356750, 11.287126)["cost"] == pytest.approx(0.012665, abs=1e-6)
-    assert three_bar_truss(0.788675, 0.408248)["cost"] == pytest.approx(263.8958, abs=1e-3)
-    given = {"h": 0.205730, "l": 3.470489, "t": 9.036624, "b": 0.205730}
-    beam = welded_beam(**given)
-    assert beam["cost"] == pytest.approx(1.724852, abs=1e-5)
-    # Shear, bending, weld against bar and buckling are active at the optimum; the others have slack.
-    limits = [beam[f"g{place}"] for place in range(1, 8)]
-    assert [abs(limit) < 1e-4 for limit in limits] == [True, True, True, False, False, False, True]
-    assert max(limits) < 1e-4
-
-
 def test_a_design_outside_of_its_ranges_is_refused() -> None:
     for wrong in ({}, {"wire": 9, "coil": 1, "turns": 3}, {"wire": True, "coil": 1, "turns": 3}):
         with pytest.raises(ValueError, match="wire must be a number"):
@@ -173,52 +157,6 @@ def test_a_design_outside_of_its_ranges_is_refused() -> None:
 
 RULE = (ScoringRule(metric="cost", expression="submission['x']"),)
 PREDICATES = Scorer(kind="predicates", predicates=RULE, metrics=(COST,))
-
-
-async def test_an_attempt_goes_on_in_another_process(tmp_path: Path) -> None:
-    one = problem(tmp_path, PREDICATES, budget=Limits(calls=3, wall_seconds=100))
-    now = [1000.0]
-    ledger = SqliteLedger.open(tmp_path / "ledger.db")
-    first = Attempt(ledger, lambda: now[0], one, "attempt-1", label="me")
-    await first.called("probe", {"x": 1})
-    await first.answered(1, ok=True, metrics={"cost": 5.0})
-    second = Attempt(ledger, lambda: now[0], one, "attempt-1")
-    assert await second.called("probe", {"x": 2}) == 2
-    assert await first.called("probe", {"x": 3}) == 3
-    with pytest.raises(BudgetExhausted, match=r"the budget calls \(3\) is spent"):
-        await second.called("probe", {})
-    await second.submit({"x": 1.5})
-    with pytest.raises(AlreadySubmitted) as refused:
-        await first.submit({"x": 1.0})
-    assert refused.value.details["receipt"]["sha256"] == submission_digest({"x": 1.5})
-    now[0] += 101
-    late = Attempt(ledger, lambda: now[0], one, "attempt-2")
-    await late.open()
-    now[0] += 101  # nobody has called anything yet, so that no time has passed
-    assert late.seconds_left() == 100
-    await late.called("probe", {})
-    assert late.seconds_left() == 100
-    now[0] += 101
-    with pytest.raises(BudgetExhausted, match="wall_seconds"):
-        await late.submit({"x": 1})
-    state = await load_attempt(ledger, "attempt-1")
-    await ledger.close()
-    assert (state.status, state.calls, state.opened.label) == ("submitted", 3, "me")
-    assert state.series == [(1, {"cost": 5.0})]
-
-
-async def test_what_the_server_refused_was_no_submission(tmp_path: Path) -> None:
-    one = problem(tmp_path, PREDICATES)
-    ledger = SqliteLedger.open(tmp_path / "ledger.db")
-    attempt = Attempt(ledger, lambda: 1.0, one, "attempt-1")
-    digest = await attempt.claim({"x": 1})
-    with pytest.raises(AlreadySubmitted, match="under way"):
-        await attempt.submit({"x": 2})
-    await attempt.drop(digest, "no")
-    digest = await attempt.claim({"x": 3})
-    state = await attempt.submit({"x": 3}, result={"ok": True}, claimed=digest)
-    assert state.taken is not None and state.taken.result == {"ok": True}
-    await ledger.close()
 
 
 @pytest.mark.guarantee("an-attempt-replays-to-the-same-score")
@@ -241,7 +179,7 @@ async def test_an_attempt_is_judged_again_without_its_server(tmp_path: Path) -> 
     for one, evidence in kinds:
         assert await main(one, evidence, 1.5) == (True, ())
         assert (await main(one, evidence, 1.4))[0] is False
-    with pytest.raises(InvalidArgument, match=r"attempt_id='attempt-1', …\)`\) asks it"):
+    with pytest.raises(InvalidArgument, match=r"attempt_id='attempt-1', …\)`\) calls it"):
         await main(by_tool, None, 1.3)
 
 
@@ -252,13 +190,13 @@ async def test_an_attempt_without_a_submission_cannot_be_judged(tmp_path: Path) 
     state = await attempt.open()
     await ledger.close()
     async with Sandbox() as sandbox:
-        with pytest.raises(InvalidArgument, match="no submission"):
+        with pytest.raises(InvalidArgument, match="lacks a submission"):
             await replay(one, state, sandbox)
     rows = [attempt_row(one, state)]
     assert rows[0]["value"] is None and rows[0]["status"] == "open"
     better = {**rows[0], "value": 1.0, "feasible": True}
     infeasible = {**rows[0], "value": 0.0, "feasible": False}
-    assert ranked([rows[0], infeasible, better]) == [better, infeasible, rows[0]]
+    assert problem_row(one, [rows[0], infeasible, better])["attempts"] == [better, infeasible, rows[0]]
 
 
 def test_a_missions_file_holds_targets_only_where_no_agent_reads_them() -> None:
@@ -274,48 +212,8 @@ def test_a_missions_file_holds_targets_only_where_no_agent_reads_them() -> None:
     assert "1.76" in written(None) and "1.76" in written("search") and "problem-1.submit_final" in written(None)
     for agent in ("client", "anthropic:some-model"):
         assert not {number for number in ("1.76", "1.7248", "metric_threshold") if number in written(agent)}
-    with pytest.raises(ValidationFailed, match="no script"):
+    with pytest.raises(ValidationFailed, match="not a script"):
         written("script")
-
-
-@pytest.mark.parametrize(("target", "ended"), [(1.0, "completed"), (-1.0, "terminated")])
-async def test_a_search_calls_the_other_tool_once_with_the_best_arguments(
-    tmp_path: Path, target: float, ended: str
-) -> None:
-    taken: list[float] = []
-    tried: list[float] = []
-
-    def distance(x: float) -> dict[str, Any]:
-        tried.append(x)
-        return {"metrics": {"distance": abs(x - 3)}}
-
-    def take(x: float) -> str:
-        taken.append(x)
-        return "taken"
-
-    mission = Mission(
-        directive="Find it",
-        criteria=[metric("distance", source="t.distance") <= target, succeeded("t.take")],
-        budget=Budget(max_iterations=50),
-        allow_all_tools=True,
-        proposer=SearchProposer(
-            tool_name="t.distance", then="t.take", trials=8, parameters={"x": Parameter(low=0, high=10)}
-        ),
-    )
-    servers = {"t": {"distance": distance, "take": take}}
-    async with Runtime(state=tmp_path / "ledger.db", config=Configuration(), servers=servers) as runtime:
-        report = await runtime.pursue(mission)
-    assert report.status == ended
-    (best,) = taken
-    assert abs(best - 3) == min(abs(x - 3) for x in tried)
-
-
-async def test_whole_numbers_of_any_size_are_scored_or_said_to_be_too_large(tmp_path: Path) -> None:
-    one = problem(tmp_path, PREDICATES)
-    assert (await judged(one, {"x": 2**70})).rows[0].value == float(2**70)
-    for huge in (10**400, -(10**400)):
-        with pytest.raises(CannotScore, match="cost is a whole number that is too large"):
-            await judged(one, {"x": huge})
 
 
 async def test_what_servers_say_is_kept_as_far_as_it_can_be(tmp_path: Path) -> None:

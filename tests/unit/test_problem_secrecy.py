@@ -75,24 +75,24 @@ def test_a_file_of_the_judge_or_the_baseline_is_never_an_asset(
     with pytest.raises(ValidationFailed) as failed:
         read_manifest(staged(tmp_path, top=f'assets = ["{name}"]', scorer=scorer, tail=tail))
     (fault,) = failed.value.faults
-    assert fault.field == "assets[0]" and "no agent may see it" in fault.reason
+    assert fault.field == "assets[0]" and "which agents may not see" in fault.reason
 
 
 @pytest.mark.parametrize(("scorer", "tail"), [(FUNCTION, ""), (COMMAND, ""), (COMMAND, PUBLIC)])
 def test_data_that_judge_and_agents_share_is_an_asset(tmp_path: Path, scorer: str, tail: str) -> None:
     path = staged(tmp_path, top='assets = ["items.csv"]', scorer=scorer, tail=tail)
     assert read_manifest(path).assets == ("items.csv",)
-    assert warned(path) == ({} if not tail else {"visibility.public": "has no effect any more; leave it out"})
+    assert warned(path) == ({} if not tail else {"visibility.public": "is ignored; remove it"})
 
 
 @pytest.mark.guarantee("an-exact-secret-is-a-warning")
 @pytest.mark.parametrize(
     ("statement", "target", "tail", "reason"),
     [
-        ("It is 263.8958.", 263.8958, "", "holds 263.8958, the value of scorer.metrics[0].target"),
+        ("It is 263.8958.", 263.8958, "", "contains 263.8958, the value of scorer.metrics[0].target"),
         ("Three of 12 (26) items.", 26, "", "scorer.metrics[0].target"),
         ("Reach 2.7009e-12 or -3.", 2.7009e-12, "", "scorer.metrics[0].target"),
-        ("Beat 77.", 80, "best_known = 77", "holds 77, the value of scorer.metrics[0].best_known"),
+        ("Beat 77.", 80, "best_known = 77", "contains 77, the value of scorer.metrics[0].best_known"),
         ("Beat 77.", 80, "best_known = 77\n[visibility]\ntarget = true", "scorer.metrics[0].best_known"),
         ("x is 16, y 19.", 3, BASELINE.format('call("problem.submit_final", {"x": 16, "y": 19})'), "16, 19"),
         ("x is 16.5", 3, BASELINE.format("problem.submit_final(x=16.5)"), "numbers of the baseline's answer: 16.5"),
@@ -133,7 +133,7 @@ def test_validate_tells_warnings_and_finds_no_fault(tmp_path: Path) -> None:
     path, place = staged(tmp_path, "It is 263.8958."), Place(tmp_path)
     told, notes = place.ask("problem", "validate")
     assert "1 problem, no fault: x" in told
-    assert notes.startswith(f"warning: {path} statement: holds 263.8958, the value of scorer.metrics[0].target")
+    assert notes.startswith(f"warning: {path} statement: contains 263.8958, the value of scorer.metrics[0].target")
     (warning,) = place.json("problem", "validate")["warnings"]
     assert warning["field"] == "statement" and warning["source"] == str(path)
 

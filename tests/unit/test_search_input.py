@@ -45,6 +45,9 @@ def test_every_fault_of_a_search_is_said_at_once_with_its_place() -> None:
             "i": {"choices": [[1]]},
             "j": {"low": 0, "high": 1, "step": -1},
             "k": {"low": 1, "high": 9, "step": 1, "log": True},
+            "l": {"low": 0.1, "high": 1e300, "step": 1e-12},
+            "m": {"low": 0, "high": 2**63 - 1, "kind": "int"},
+            "n": {"low": 0, "high": 1e301},
         },
         args={"a": 1},
         direction="minimize",
@@ -53,25 +56,11 @@ def test_every_fault_of_a_search_is_said_at_once_with_its_place() -> None:
         sampler="grid",
         trials=0,
     )
-    assert set(found) == {
-        "proposer.parameters.a.low",
-        "proposer.parameters.b.low",
-        "proposer.parameters.c.low",
-        "proposer.parameters.d.choices",
-        "proposer.parameters.e.choices",
-        "proposer.parameters.f.step",
-        "proposer.parameters.g.low",
-        "proposer.parameters.h.stepp",
-        "proposer.parameters.i.choices[0]",
-        "proposer.parameters.j.step",
-        "proposer.parameters.k.step",
-        "proposer.parameters",
-        "proposer.direction",
-        "proposer.batch",
-        "proposer.seed",
-        "proposer.sampler",
-        "proposer.trials",
-    }
+    lows = ("a.low", "b.low", "c.low", "g.low")
+    others = ("d.choices", "e.choices", "f.step", "h.stepp", "i.choices[0]", "j.step", "k.step", "l.step", "m.high")
+    alone = ("parameters", "direction", "batch", "seed", "sampler", "trials")
+    wrong = {f"proposer.parameters.{one}" for one in (*lows, *others, "n.high")}
+    assert set(found) == wrong | {f"proposer.{one}" for one in alone}
     assert "must be below high" in found["proposer.parameters.a.low"]
 
 
@@ -181,20 +170,9 @@ async def test_a_batch_that_cannot_run_side_by_side_is_warned_of(tmp_path: Path)
             for given in proposers
         ]
         (warned,), *others = [one.warnings for one in started]
-    assert "proposer.batch is 4, but world.weigh is not known to be safe beside itself" in warned
-    assert warned.endswith("if it is, say @tool(parallel_safe=True) above the function")
+    assert "proposer.batch is 4, but world.weigh is not known to be safe in parallel" in warned
+    assert warned.endswith("if it is safe, write @tool(parallel_safe=True) above the function")
     assert others == [(), ()]
-
-
-async def test_ints_that_no_number_tells_apart_are_a_fault(tmp_path: Path) -> None:
-    def count(a: Annotated[int, Field(ge=0, le=2**63 - 1)], b: Annotated[int, Field(ge=0, le=9)]) -> dict[str, Any]:
-        return {"metrics": {"mass": a + b}}
-
-    with pytest.raises(ValidationFailed) as caught:
-        async with stage(tmp_path, count) as runtime:
-            await runtime.runner.start(mission(criteria=[metric("mass") <= 1], proposer=search(tool="world.count")))
-    (fault,) = caught.value.faults
-    assert (fault.field, "narrower range" in fault.reason) == ("proposer.parameters.a.high", True)
 
 
 def test_a_number_without_bounds_is_a_fault_that_says_what_to_do(tmp_path: Path) -> None:
@@ -252,6 +230,6 @@ def test_an_excess_is_above_zero_exactly_when_a_limit_is_not_kept() -> None:
     assert [over > 0 for over in score.excess] == [True, False, False, False]
     assert not score.met
     score = several.score({"a": 0, "b": 1.5, "c": 2, "d": 4})
-    assert score.excess[0] == -1 and score.excess[1:] == (0.5, 1.0, 1.0)
+    assert score.excess[:3] == (-1, 0.5, 1.0) and 0 < score.excess[3] < 1e-300
     assert several.score({"a": 0, "b": 9, "c": 3, "d": 5}).met
     assert several.score({"a": 0, "b": 9, "c": 3}) is None, "a metric that is missing is no success"

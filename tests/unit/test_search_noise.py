@@ -17,7 +17,6 @@ from pursuit.proposers.search.objective import Score
 from pursuit.proposers.search.samplers import Study
 from pursuit.proposers.search.settings import Parameter, SearchProposer
 from pursuit.proposers.search.space import Space
-from pursuit.proposers.search.surrogate import EVOLVES, Surrogate
 
 SQUARE = {name: {"low": -1.0, "high": 1.0} for name in "xy"}
 
@@ -91,19 +90,6 @@ def test_choices_beside_numbers_are_found() -> None:
     for seed in range(3):
         study, _ = run(60, value, space=space, seed=seed)
         assert study.best["kind"] == "e" and value(study.best) < 0.01
-
-
-@pytest.mark.parametrize("limits", [(), (-1.0,)])
-def test_late_in_a_run_without_limits_cma_es_takes_turns_with_the_models(limits: tuple[float, ...]) -> None:
-    space: dict[str, dict[str, Any]] = {**SQUARE}
-    study = Study(Space({n: Parameter(**one) for n, one in space.items()}), sampler="auto", seed=1, aimless=False)
-    assert isinstance(study._steady, Surrogate)
-    epochs, turns = study._steady.epochs, list[bool]()
-    for _ in range(140):
-        turns.append(epochs.evolving)
-        study.tell(Score(bowl(study.ask()), limits, met=False))
-    assert epochs.count > EVOLVES and not any(turns[:60])
-    assert any(turns) is (not limits)
 
 
 @pytest.mark.parametrize(("given", "reason"), [("much", "must be true"), (-1, "must be true"), (float("inf"), "")])
@@ -189,22 +175,6 @@ async def test_a_target_below_the_minimum_is_not_reached_by_luck(tmp_path: Path)
         assert not report.completed and len(calls) == 25
         lucky += min(scale.weighed) <= 4.5
     assert lucky >= 5
-
-
-@pytest.mark.parametrize("most", [8.0, 5.1])
-@pytest.mark.parametrize(("noise", "more"), [(None, 1), (False, 0)])
-async def test_a_quiet_tool_pays_one_more_call(tmp_path: Path, noise: bool | None, more: int, most: float) -> None:
-    """For its winner, if the design has one (as that of mass 8), else for the best point of the design."""
-    report, calls, scale = await searched(tmp_path, 1, [metric("mass") <= most], 60, deviation=0.0, noise=noise)
-    first = next(place for place, mass in enumerate(scale.weighed) if mass <= most)
-    assert report.completed and repeats([{"at": one} for one in calls]) == more
-    assert len(calls) == first + 1 + (more if first < 6 else 0) and len(set(calls[first:])) == 1
-
-
-async def test_noise_that_is_ruled_out_before_costs_no_further_call(tmp_path: Path) -> None:
-    """The search repeats the best point of its design; after that a winner counts at once."""
-    report, calls, _ = await searched(tmp_path, 1, [metric("mass") <= 5 + 1e-9], 90, deviation=0.0)
-    assert repeats([{"at": one} for one in calls]) == 1, report.status
 
 
 async def test_a_winner_is_measured_again_before_it_is_handed_on(tmp_path: Path) -> None:

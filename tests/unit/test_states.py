@@ -85,18 +85,3 @@ async def test_the_cache_is_bounded_and_a_forgotten_mission_is_not_answered_from
         await runtime.runner.forget(ids[2])
         with pytest.raises(SessionNotFound):
             await states.look(ids[2])
-
-
-async def test_two_runtimes_on_one_ledger_see_each_other(tmp_path: Path) -> None:
-    async with stage(tmp_path, step) as one, stage(tmp_path, step) as other:
-        mission_id = await _mission(one, 1)
-        assert (await other.runner.status(mission_id)).iteration_count == 1
-        await one.runner.iterate(mission_id, iterations=3)
-        assert (await other.runner.status(mission_id)).iteration_count == 4
-        await other.runner.iterate(mission_id)
-        assert (await one.runner.status(mission_id)).iteration_count == 5
-        await other.runner.pause(mission_id)
-        assert (await one.runner.status(mission_id)).status == "paused"
-        await one.runner.resume(mission_id)
-        await one.runner.iterate(mission_id)
-        assert (await other.runner.status(mission_id)).iteration_count == 6

@@ -36,15 +36,6 @@ async def some_task(store: TaskRecords, **given: Any) -> str:
     return (await store.create(**{"kind": "work", "title": "t", "requestor": "local", **given})).task_id
 
 
-async def test_a_task_is_found_by_another_process(tmp_path: Path) -> None:
-    async with with_store(tmp_path) as store:
-        task_id = await some_task(store, title="train")
-    async with with_store(tmp_path) as store:
-        state = await store.get(task_id)
-    assert (state.title, state.status) == ("train", "working")
-    assert record_of(state)["task_id"] == task_id
-
-
 async def test_ids_hold_a_hundred_and_twenty_eight_random_bits(tmp_path: Path) -> None:
     async with with_store(tmp_path) as it:
         task_id = await some_task(it)
@@ -165,18 +156,6 @@ async def test_a_time_to_live_is_a_positive_number(tmp_path: Path, ttl: float) -
         assert (await Retention(store).list()).rows == ()
 
 
-async def test_a_task_whose_time_is_over_fails_with_the_reason(tmp_path: Path) -> None:
-    clock = [1_000.0]
-    async with with_store(tmp_path, now=lambda: clock[0]) as store:
-        short, long = await some_task(store, ttl=5), await some_task(store, ttl=50)
-        clock[0] += 6
-        await Retention(store).expire()
-        state = await store.get(short)
-        assert (state.status, state.message) == ("failed", "its time to live ended before the work did")
-        assert (await store.get(long)).status == "working"
-        assert not await store.settle(short, OK)
-
-
 async def test_pruning_keeps_the_newest_and_never_a_running_one(tmp_path: Path) -> None:
     clock = [1_000.0]
     async with with_store(tmp_path, now=lambda: clock[0]) as store:
@@ -231,7 +210,7 @@ async def test_half_a_character_is_replaced_wherever_it_comes_from(tmp_path: Pat
 
 @pytest.mark.parametrize(
     "number",
-    [float("nan"), float("inf"), -float("inf"), 10**400, 1e300, 10**25, 2**53 + 1],
+    [float("nan"), float("inf"), 10**400, 2**53 + 1],
     ids=lambda number: f"{min(number, 10**300):.0e}",
 )
 async def test_a_number_that_cannot_be_counted_with_counts_nothing(tmp_path: Path, number: float) -> None:
@@ -299,16 +278,6 @@ async def test_a_task_that_another_process_removed_is_gone_here_too(tmp_path: Pa
                 await look
 
 
-async def test_a_running_one_that_ended_and_was_removed_elsewhere_is_gone_here_too(tmp_path: Path) -> None:
-    async with with_store(tmp_path) as store:
-        task_id = await some_task(store)
-        other = TaskRecords(store.ledger)
-        await other.settle(task_id, OK)
-        await other.forget(task_id)
-        with pytest.raises(TaskNotFound):
-            await store.get(task_id)
-
-
 async def test_what_its_time_to_live_ended_is_seen_before_it_goes(tmp_path: Path) -> None:
     clock = [1_000.0]
     async with with_store(tmp_path, now=lambda: clock[0]) as store:
@@ -361,20 +330,3 @@ async def test_a_task_stays_while_what_belongs_to_it_does_and_while_it_is_waited
         answers["needed"], answers["cleared"] = True, False
         clock[0] += 31 * 86_400  # nobody waits longer than a task may live
         assert await shelf.prune() == [other]
-
-
-async def test_answers_to_nothing_are_written_down_a_few_times_only(tmp_path: Path) -> None:
-    async with with_store(tmp_path) as store:
-        task_id = await some_task(store)
-        await store.ask(task_id, {"q": {}})
-        for number in range(50):
-            await store.answer(task_id, {f"never asked {number}": {}})
-        await store.answer(task_id, {"q": 1, "never asked": 2})
-        assert (await store.get(task_id)).answers == {"q": 1}
-        await store.settle(task_id, OK)
-        for _ in range(50):
-            await store.answer(task_id, {"q": 2})
-        dropped = [event for event in await store.ledger.read(task_id) if event.type == "WordDropped"]
-        assert 1 <= len(dropped) <= 10
-        assert not await store.settle(task_id, OK), "a late ending is written down in any case"
-        assert (await store.ledger.read(task_id))[-1].type == "WordDropped"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_stage import events_of, mission, proposal, replay, stage
+from engine_stage import events_of, mission, proposal, replay
 from mcp.server.mcpserver import MCPServer
+from mcp.types import ToolAnnotations
 
 from pursuit import Runtime
 from pursuit.config.configuration import Configuration
@@ -39,26 +39,6 @@ async def test_a_rule_on_arguments_denies_the_call_and_the_mission_goes_on(tmp_p
         assert [one.outcome for one in await events_of(runtime, started.session_id, CallSettled)] == ["ok"]
 
 
-async def test_a_mission_may_tighten_for_itself(tmp_path: Path) -> None:
-    calls = proposal(("world.write", {"path": "/tmp/x"}))
-    async with stage(tmp_path, write) as runtime:
-        for policy, status in (
-            ({"ask": ["write"]}, "waiting"),
-            ({"ask": ["write"], "mode": "never"}, "terminated"),
-        ):
-            started = await runtime.runner.start(mission(proposer=replay(calls), policy=policy))
-            state = await runtime.runner.run(started.session_id)
-            assert state.status == status, policy
-            assert not await events_of(runtime, started.session_id, CallSettled)
-
-
-async def test_a_word_of_a_missions_policy_that_finds_no_tool_is_refused(tmp_path: Path) -> None:
-    async with stage(tmp_path, write) as runtime:
-        with pytest.raises(ValidationFailed) as caught:
-            await runtime.runner.start(mission(policy={"ask": ["wriet"], "deny": ["nothing"]}))
-        assert [fault.field for fault in caught.value.faults] == ["policy.deny[0]", "policy.ask[0]"]
-
-
 async def test_the_mode_of_a_runtime_overrules_the_configurations(tmp_path: Path) -> None:
     async with under(tmp_path, OperatorPolicy(rules=(Rule(decision="ask"),)), mode="never") as runtime:
         with pytest.raises(PolicyDenied, match="mode never"):
@@ -79,13 +59,35 @@ async def test_what_lives_in_this_process_is_the_programs_own(tmp_path: Path) ->
     async with under(tmp_path, OperatorPolicy(), tank=server, world=[write]) as runtime:
         rows = {row["name"]: row for row in (await runtime.toolbox.listing())["tools"]}
         assert {name: row["reason"] for name, row in rows.items()} == {
-            "tank.drain": "handed in by the program itself",
-            "world.write": "handed in by the program itself",
+            "tank.drain": "passed in by the program itself",
+            "world.write": "passed in by the program itself",
         }
         assert {name: row["is_mcp_tool"] for name, row in rows.items()} == {
             "tank.drain": True,
             "world.write": False,
         }
+
+
+async def test_a_tool_is_judged_by_its_name_and_an_unknown_one_is_not_trusted(tmp_path: Path) -> None:
+    server = MCPServer("tank", log_level="WARNING")
+
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
+    def level() -> int:
+        return 3
+
+    rule = Rule(decision="ask", server="world", reason="it writes")
+    async with under(tmp_path, OperatorPolicy(rules=(rule,)), tank=server, world=[write]) as runtime:
+        tools = runtime.tools
+        assert await tools.is_mcp_tool("tank.level") and not await tools.is_mcp_tool("world.write")
+        assert await tools.is_read_only("tank.level") and await tools.is_parallel_safe("tank.level")
+        assert await tools.is_idempotent("tank.level") and not await tools.is_destructive("tank.level")
+        assert await tools.approval_description("tank.level") is None
+        question = await tools.approval_description("world.write", {"path": "x"})
+        assert question is not None and "write of server world" in question and "asked because it writes" in question
+        for unknown in ("tank.drain", "nowhere.level", "level"):
+            told = (tools.is_mcp_tool, tools.is_read_only, tools.is_idempotent, tools.is_parallel_safe)
+            assert not any([await one(unknown) for one in told]) and await tools.is_destructive(unknown)
+            assert "unknown" in (await tools.approval_description(unknown) or "")
 
 
 async def test_a_question_is_put_to_whoever_can_answer(tmp_path: Path) -> None:
@@ -102,7 +104,7 @@ async def test_a_question_is_put_to_whoever_can_answer(tmp_path: Path) -> None:
         call = runtime.toolbox.call
         with pytest.raises(ApprovalNeeded):
             await call("world.write", {"path": "x"})
-        with pytest.raises(PolicyDenied, match="the answer was no"):
+        with pytest.raises(PolicyDenied, match="was denied by the user"):
             await call("world.write", {"path": "x"}, approve=no)
         assert (await call("world.write", {"path": "x"}, approve=yes)).structured == {"wrote": "x"}
     assert questions[0].splitlines()[-1] == "asked because I want to know"
@@ -134,9 +136,3 @@ async def test_a_dry_run_shows_also_what_the_mission_denies_itself(tmp_path: Pat
             "world.look": "deny",
         }
         assert [call["decision"] for call in found["calls"]] == ["deny", "allow"]
-
-
-async def test_a_toolbox_that_only_looks_calls_nothing(tmp_path: Path) -> None:
-    async with stage(tmp_path, write) as runtime:
-        with pytest.raises(Exception, match="only looks"):
-            await replace(runtime.toolbox, audit=None).call("world.write", {"path": "x"})

@@ -44,7 +44,7 @@ def test_the_configuration_says_where_and_a_missing_package_is_named(
 ) -> None:
     path = tmp_path / "pursuit.toml"
     path.write_text('[tracking]\nmlflow = "http://127.0.0.1:5000"\ntensorboard = "runs"\n', encoding="utf-8")
-    tracking = load_configuration(path).tracking
+    tracking = load_configuration(path).tracking.places
     assert tracking == {"mlflow": "http://127.0.0.1:5000", "tensorboard": str(tmp_path / "runs")}
     path.write_text('[tracking]\nmlfow = "x"\n', encoding="utf-8")
     with pytest.raises(ValidationFailed, match="did you mean 'mlflow'"):
@@ -85,7 +85,6 @@ def test_mlflow_has_a_run_for_each_trial(tmp_path: Path) -> None:
     report = tuned(tmp_path, mlflow=uri)
     client = MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name(report.session_id)
-    assert experiment is not None
     runs = client.search_runs([experiment.experiment_id])
     assert {run.info.run_name for run in runs} == {f"{n}.{place}" for n in range(3) for place in range(2)}
     found = {(float(run.data.params["x"]), run.data.metrics["loss"]) for run in runs}

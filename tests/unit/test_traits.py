@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,38 +29,6 @@ hints = st.dictionaries(
     st.sampled_from(["readOnlyHint", "idempotentHint", "destructiveHint", "openWorldHint"]),
     st.booleans() | st.none() | st.just("true") | st.just(1),
 )
-
-
-def test_nothing_known_is_the_worst() -> None:
-    assert traits(None, None) == WORST
-    assert traits(ToolOverride(), {}, True) == WORST
-
-
-def test_read_only_implies_the_rest_and_can_be_narrowed() -> None:
-    assert traits(ToolOverride(read_only=True), None) == SAFE
-    narrowed = traits(ToolOverride(read_only=True, parallel_safe=False), None)
-    assert (narrowed.read_only, narrowed.parallel_safe) == (True, False)
-
-
-def test_annotations_count_only_with_trust() -> None:
-    claims = {"readOnlyHint": True}
-    assert traits(None, claims) == WORST
-    assert traits(None, claims, True) == SAFE
-    assert traits(None, {"idempotentHint": True, "destructiveHint": False}, True) == Traits(
-        idempotent=True, destructive=False
-    )
-    assert traits(None, {"readOnlyHint": "true", "destructiveHint": 0}, True) == WORST
-
-
-def test_the_operator_wins_over_a_trusted_server() -> None:
-    assert traits(ToolOverride(read_only=False), {"readOnlyHint": True}, True) == WORST
-    assert traits(ToolOverride(destructive=True), {"readOnlyHint": True}, True) == WORST
-    assert traits(ToolOverride(read_only=True), {"readOnlyHint": False, "destructiveHint": True}, True) == SAFE
-
-
-def test_timeouts() -> None:
-    assert traits(ToolOverride(timeout=5), None, timeout=60).timeout == 5
-    assert traits(None, None, timeout=60).timeout == 60
 
 
 @given(maybe, maybe, maybe, maybe, hints)
@@ -84,28 +56,50 @@ WRITER = ToolOverride(read_only=False, idempotent=True, parallel_safe=False, des
 rows = st.sampled_from([READER, WRITER, ToolOverride(read_only=False, idempotent=False, destructive=True)])
 
 
-def test_the_table_counts_where_the_operator_is_silent() -> None:
-    assert traits(None, None, curated=READER, table="known") == SAFE
-    assert traits(None, None, curated=WRITER) == Traits(idempotent=True, destructive=False)
-    assert traits(ToolOverride(parallel_safe=False), None, curated=READER).parallel_safe is False
+CLAIMS = {"readOnlyHint": True}
+WORSE = {"readOnlyHint": False, "destructiveHint": True}
+QUIET = Traits(idempotent=True, destructive=False)
 
 
-def test_whoever_contradicts_a_rows_main_answer_sets_all_of_it_aside() -> None:
-    for worse in ({"readOnlyHint": False}, {"destructiveHint": True}):
-        assert traits(None, worse, curated=READER) == WORST
-    assert traits(None, {"readOnlyHint": True, "destructiveHint": True}, curated=READER) == SAFE
-    assert traits(ToolOverride(read_only=False), None, curated=READER) == WORST
-    assert traits(ToolOverride(destructive=True), None, curated=READER) == WORST
-    assert traits(ToolOverride(read_only=True), None, curated=WRITER) == SAFE
+@pytest.mark.parametrize(
+    ("override", "annotations", "more", "expected"),
+    [
+        (None, None, {}, WORST),
+        (ToolOverride(), {}, {"trusted": True}, WORST),
+        (ToolOverride(read_only=True), None, {}, SAFE),
+        (ToolOverride(read_only=True, parallel_safe=False), None, {}, replace(SAFE, parallel_safe=False)),
+        (None, CLAIMS, {}, WORST),
+        (None, CLAIMS, {"trusted": True}, SAFE),
+        (None, {"idempotentHint": True, "destructiveHint": False}, {"trusted": True}, QUIET),
+        (None, {"readOnlyHint": "true", "destructiveHint": 0}, {"trusted": True}, WORST),
+        (ToolOverride(read_only=False), CLAIMS, {"trusted": True}, WORST),
+        (ToolOverride(destructive=True), CLAIMS, {"trusted": True}, WORST),
+        (ToolOverride(read_only=True), WORSE, {"trusted": True}, SAFE),
+        (ToolOverride(timeout=5), None, {"timeout": 60}, replace(WORST, timeout=5)),
+        (None, None, {"timeout": 60}, replace(WORST, timeout=60)),
+        # The table counts where the operator is silent; who contradicts a row's main answer sets all of it aside.
+        (None, None, {"curated": READER}, SAFE),
+        (None, None, {"curated": WRITER}, QUIET),
+        (ToolOverride(parallel_safe=False), None, {"curated": READER}, replace(SAFE, parallel_safe=False)),
+        (None, {"readOnlyHint": False}, {"curated": READER}, WORST),
+        (None, {"destructiveHint": True}, {"curated": READER}, WORST),
+        (None, {"readOnlyHint": True, "destructiveHint": True}, {"curated": READER}, SAFE),
+        (ToolOverride(read_only=False), None, {"curated": READER}, WORST),
+        (ToolOverride(destructive=True), None, {"curated": READER}, WORST),
+        (ToolOverride(read_only=True), None, {"curated": WRITER}, SAFE),
+        (None, {"readOnlyHint": True, "idempotentHint": True}, {"curated": WRITER, "trusted": True}, QUIET),
+    ],
+)
+def test_whose_answer_counts(
+    override: ToolOverride | None, annotations: dict[str, object] | None, more: dict[str, Any], expected: Traits
+) -> None:
+    assert traits(override, annotations, **more) == expected
 
 
 def test_an_annotation_tightens_the_table_and_never_loosens_it() -> None:
     tightened = traits(None, {"idempotentHint": False, "destructiveHint": True}, curated=WRITER)
     assert tightened == WORST
     assert tightened.why["destructive"] == tightened.why["idempotent"] == TIGHTENS
-    assert traits(None, {"readOnlyHint": True, "idempotentHint": True}, True, curated=WRITER) == Traits(
-        idempotent=True, destructive=False
-    )
 
 
 def test_each_answer_says_where_it_came_from() -> None:

@@ -1,7 +1,7 @@
-"""Changes one entry in a JSON configuration file that belongs to another program, and keeps a backup.
+"""Edits one entry in a JSON configuration file of another program, and keeps a backup.
 
-Every other character of the file stays as it was. At every instant the file is whole, the old one or the new one, and
-a change that another program makes in the meantime is never lost.
+Every other character of the file stays as it was. The file is replaced atomically, and a concurrent change by another
+program is never lost.
 """
 
 from __future__ import annotations
@@ -23,9 +23,6 @@ from pursuit.core.base_model import kind
 from pursuit.errors import Conflict, InvalidArgument, ValidationFailed
 
 _SPACE = re.compile(r"[ \t\n\r]*")
-_STRING = r'"(?:\\.|[^"\\])*"'
-_COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/", re.DOTALL)
-_LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
 _DECODER = json.JSONDecoder()
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -50,7 +47,7 @@ class _Object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Style:
-    """The layout of the text; without an indentation unit it is all on one line."""
+    """The layout of the text; without an indentation unit the text is a single line."""
 
     newline: str
     unit: str | None
@@ -68,7 +65,7 @@ class _Style:
 
 
 def set_member(text: str, within: str, key: str, value: Any) -> str:
-    """The text with this member set in the object `within`; both are added if they are missing."""
+    """Returns the text with this member set in the object `within`; adds both if they are missing."""
     text = text if text.strip() else "{}\n"
     root, style = _read(text)
     outer = root.member(within)
@@ -82,7 +79,7 @@ def set_member(text: str, within: str, key: str, value: Any) -> str:
 
 
 def drop_member(text: str, within: str, key: str) -> str:
-    """The text without this member of the object `within`; both must exist."""
+    """Returns the text without this member of the object `within`; both must exist."""
     root, _ = _read(text)
     outer = root.member(within)
     inner = _object(text, outer.value) if outer else root
@@ -93,17 +90,6 @@ def drop_member(text: str, within: str, key: str) -> str:
     if place + 1 < len(inner.members):
         return text[: member.start] + text[inner.members[place + 1].start :]
     return text[: inner.members[place - 1].end] + text[member.end :]
-
-
-def is_json_with_comments(text: str) -> bool:
-    """Whether this would be JSON without its comments and trailing commas, which some editors allow."""
-    for pattern in (_COMMENT, _LAST_COMMA):
-        text = pattern.sub(lambda found: found[0] if found[0].startswith('"') else " ", text)
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def _add(text: str, into: _Object, key: str, value: Any, style: _Style) -> str:
@@ -133,13 +119,13 @@ def _read(text: str) -> tuple[_Object, _Style]:
 
 
 def _indent(text: str, place: int) -> str | None:
-    """The indentation before this place; None if other text stands before it on its line."""
+    """The indentation before this position; None if other text precedes it on the line."""
     line = text.rfind("\n", 0, place) + 1
     return text[line:place] if not text[line:place].strip() else None
 
 
 def _object(text: str, start: int) -> _Object:
-    """The members of the object that starts here; the text is known to be JSON."""
+    """The members of the object that starts here; the text must be valid JSON."""
     members: list[_Member] = []
     place = _skip(text, start + 1)
     while text[place] != "}":
@@ -162,39 +148,36 @@ Action = Literal["added", "updated", "removed", "unchanged"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientFile:
-    """The file as it was read; `path` has links resolved, and `raw` is None if there is no file yet."""
+    """The file as it was read; links in `path` are resolved, and `raw` is None if the file does not exist."""
 
     path: Path
     raw: bytes | None
 
     @property
     def text(self) -> str:
-        """The file as text, without a byte order mark."""
         return (self.raw or b"").decode("utf-8-sig")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """One entry to set, or to remove if it is None."""
-
     within: str
     name: str
     entry: dict[str, Any] | None
 
 
 def read_file(path: Path) -> ClientFile:
-    """Reads the file, through a link if it is one. Raises `InvalidArgument` if it cannot be read."""
+    """Reads the file, following links. Raises `InvalidArgument` if it cannot be read."""
     try:
         real = path.resolve()
         if real.exists() and not real.is_file():
-            raise InvalidArgument(f"{path} is not a file; name another one with --file", file=str(path))
+            raise InvalidArgument(f"{path} is not a file; name another file with --file", file=str(path))
         return ClientFile(path=real, raw=_bytes(real))
-    except (OSError, RuntimeError, ValueError) as error:  # links in a ring; a name with a null byte
+    except (OSError, RuntimeError, ValueError) as error:  # circular links; a name with a null byte
         raise _impossible(path, "read", error) from None
 
 
 def plan(file: ClientFile, edit: Edit) -> tuple[Action, str]:
-    """What the edit does to this file, and the new text. Raises `InvalidArgument` if the edit is impossible."""
+    """Returns the action and the new text. Raises `InvalidArgument` if the edit is impossible."""
     try:
         text = file.text
         servers = _servers(file, text, edit)
@@ -209,26 +192,25 @@ def plan(file: ClientFile, edit: Edit) -> tuple[Action, str]:
     if table is None or ("url" in table) != ("url" in edit.entry):
         kind_of = "starts a command" if "url" in edit.entry and table is not None else "starts no command"
         raise InvalidArgument(
-            f"{file.path} has an entry {edit.name!r} already, which {kind_of}; nothing was changed. "
+            f"{file.path} already has an entry {edit.name!r}, which {kind_of}; nothing was changed. "
             "Give another --name, or remove it with --remove",
             file=str(file.path),
         )
-    merged = {**table, **edit.entry}  # what a person added to our entry, such as `env`, stays
+    merged = {**table, **edit.entry}  # keeps keys that the user added to our entry, such as `env`
     if merged == table:
         return "unchanged", text
     return "updated", set_member(text, edit.within, edit.name, merged)
 
 
 def is_shared(path: Path) -> bool:
-    """Whether other users have any right to this file."""
     return path.exists() and bool(path.stat().st_mode & _OTHERS)
 
 
 def write_file(file: ClientFile, text: str, *, private: bool = False) -> Path | None:
-    """Replaces the file with this text and returns the backup of the old one, if there was one.
+    """Replaces the file with this text and returns the backup of the old file, if it existed.
 
-    The backup, and with `private` the file too, is readable by the owner alone: both may hold a token.
-    Raises `Conflict` if the file is no longer what was read; then nothing is changed and no backup is left.
+    Only the owner can read the backup and, with `private`, the file: both may hold a token.
+    Raises `Conflict` if the file has changed since it was read; nothing is changed then, and no backup is left.
     """
     data = text.encode()
     if file.raw is not None and file.raw.startswith(codecs.BOM_UTF8):
@@ -255,29 +237,26 @@ def write_file(file: ClientFile, text: str, *, private: bool = False) -> Path | 
 
 
 def _servers(file: ClientFile, text: str, edit: Edit) -> dict[str, Any]:
-    """The entries of the file; a missing or empty file has none."""
+    """The entries of the file; empty if the file is missing or empty."""
     if not text.strip():
         return {}
     try:
         value = parse_json(text, source=str(file.path))
     except ValidationFailed as failed:
         fault = failed.faults[0]
-        where = f" (line {fault.line}, column {fault.column})" if fault.line else ""
-        reason = f"{fault.field!r} {fault.reason}{where}" if fault.field else f"{fault.reason}{where}"
-        if not fault.field and is_json_with_comments(text):
-            reason = f"has comments or trailing commas{where}, which a rewrite would lose"
+        where = f" (line {fault.line}, column {fault.column}; comments are not JSON)" if fault.line else ""
+        reason = f"{fault.field!r} {fault.reason}" if fault.field else f"{fault.reason}{where}"
         raise _refuse(file, edit, reason) from None
     root = as_table(value)
     if root is None:
-        raise _refuse(file, edit, f"holds {kind(value)}, not an object")
+        raise _refuse(file, edit, f"contains {kind(value)}, not an object")
     servers = as_table(root.get(edit.within, {}))
     if servers is None:
-        raise _refuse(file, edit, f"has {kind(root[edit.within])} as {edit.within!r}, not an object")
+        raise _refuse(file, edit, f"contains {kind(root[edit.within])} as {edit.within!r}, not an object")
     return cast("dict[str, Any]", servers)
 
 
 def _back_up(path: Path, raw: bytes, made: list[Path]) -> Path:
-    """Writes the old file under a new name."""
     stem = f"{path.name}.backup-{time.strftime('%Y%m%d-%H%M%S')}"
     backup, number = path.with_name(stem), 1
     while True:
@@ -293,23 +272,23 @@ def _back_up(path: Path, raw: bytes, made: list[Path]) -> Path:
 
 
 def _replace(file: ClientFile, data: bytes, made: list[Path], *, private: bool) -> None:
-    # mkstemp makes the file readable by the owner alone, whatever the umask says.
+    # mkstemp makes the file readable by the owner only, whatever the umask is.
     descriptor, name = tempfile.mkstemp(prefix=f".{file.path.name}.", suffix=".tmp", dir=file.path.parent)
     temporary = Path(name)
     made.append(temporary)
     _fill(descriptor, data, None if file.raw is None else file.path.stat(), private=private)
     if _bytes(file.path) != file.raw:
         raise Conflict(
-            f"{file.path} was changed by another program at this moment; nothing was written, so try again",
+            f"{file.path} was changed by another program at the same time; nothing was written; try again",
             file=str(file.path),
         )
     temporary.replace(file.path)
 
 
 def _fill(descriptor: int, data: bytes, like: os.stat_result | None, *, private: bool) -> None:
-    """Writes a new file to the disk, with the mode and, if allowed, the owner of the old one.
+    """Writes a new file to disk, with the mode and, if permitted, the owner of the old file.
 
-    With `private` other users get no right to it.
+    With `private`, other users cannot access it.
     """
     with os.fdopen(descriptor, "wb") as out:
         if like is not None:

@@ -1,14 +1,12 @@
-"""Renders what commands answer: as JSON, on a terminal, or for a plain pipe.
+"""Renders the answers of commands: as JSON, on a terminal, or for a plain pipe.
 
-A command returns a `CommandAnswer`, and `Screen.render` prints it. With `--json` standard output holds JSON and nothing
-else; what is not the answer goes to standard error. No text of a mission can steer a terminal: what is printed holds
-no control characters.
+A command returns a `CommandAnswer`, and `Screen.render` prints it. With `--json`, standard output holds only JSON;
+notes go to standard error. Control characters are removed, so text of a mission cannot control the terminal.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -17,12 +15,11 @@ from functools import cached_property
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from pursuit.core.truncate import clean, line
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from pursuit.core.caps import BudgetUse
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 STYLES = {
     **dict.fromkeys(("completed", "solved"), "bold green"),
     **dict.fromkeys(("terminated", "cancelled", "interrupted"), "bold yellow"),
@@ -33,13 +30,13 @@ STYLES = {
     **dict.fromkeys(("unmet", "infeasible", "destroys", "denied"), "red"),
     **dict.fromkeys(("working", "open", "note"), "cyan"),
 }
-"""The style of a status, or of another word with a fixed meaning."""
+"""The style of a status or of another fixed word."""
 MARKS = {"met": "\u2713", "unmet": "\u2717", "inconclusive": "?"}
 EXIT = {"completed": 0, "terminated": 3, "waiting": 4, "paused": 4, "failed": 1}
-"""The exit code of a command that drove a mission, by the status it left it in; any other status is 0."""
+"""The exit code of a command that drove a mission, by the mission's status; any other status is 0."""
 
 ENDED = ("completed", "terminated")
-"""The statuses of a mission that is over."""
+"""The statuses of an ended mission."""
 
 
 def counted(number: int, what: str) -> str:
@@ -47,47 +44,17 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def clean(value: object) -> str:
-    """Text without control characters."""
-    return _CONTROL.sub("\ufffd", str(value))
-
-
-def line(value: object, most: int | None = None) -> str:
-    """Text on one line, cut to `most` characters."""
-    flat = " ".join(clean(value).split())
-    return flat if most is None or len(flat) <= most else f"{flat[: most - 1].rstrip()}\u2026"
-
-
 def of_cap(used: str, cap: str | None) -> str:
     """`3 of 10`, or `3` without a cap."""
     return used if cap is None else f"{used} of {cap}"
 
 
-def budget_parts(budget: BudgetUse) -> list[tuple[str, str, str | None, str | None]]:
-    """Each part of a budget that has a cap or was used: its name, what was used, the cap, what is left."""
-    from pursuit.core.caps import SHOWN
-    from pursuit.reports.wording import figure, span
-
-    found: list[tuple[str, str, str | None, str | None]] = []
-    for cap in SHOWN:
-        use, words = budget.caps[cap.name], span if cap.unit == "seconds" else figure
-        if cap.of_models and use.limit is None and use.used == 0:
-            continue
-        label = cap.label.lower() + (" in USD" if cap.unit == "usd" else "")
-        used, limit, left = (None if one is None else words(one) for one in (use.used, use.limit, use.left))
-        found.append((label, used or "unknown", limit, left))
-    return found
-
-
 class Fact(NamedTuple):
-    """One fact on one line."""
-
     label: str
     value: object
 
 
 def facts_of(facts: Mapping[str, object]) -> Iterator[Fact]:
-    """A fact for each label."""
     return starmap(Fact, facts.items())
 
 
@@ -98,21 +65,19 @@ class Note(NamedTuple):
 
 
 class Styled:
-    """A line of texts, some with a style on a terminal, which wraps it, so that it can be copied in one piece."""
+    """A line of texts, some styled; the terminal wraps it, so that it can be copied in one piece."""
 
     def __init__(self, *spans: str | tuple[str, str]) -> None:
         self.spans = spans
 
 
 class Hint(NamedTuple):
-    """What to do next."""
-
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """A table on a terminal; for a pipe the cells, or those of `piped`, with tabs between them."""
+    """A table on a terminal; for a pipe, the cells (or those of `piped`) separated by tabs."""
 
     columns: Sequence[str]
     cells: Sequence[Sequence[str]]
@@ -122,18 +87,18 @@ class TableRows:
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """The same in two forms: for a pipe, and for a terminal of a width."""
+    """The same content in two forms: for a pipe, and for a terminal of a given width."""
 
     piped: Iterable[Part]
     terminal: Callable[[int], Iterable[Part]]
 
 
 Part: TypeAlias = "str | Fact | Note | Styled | Hint | TableRows | Forms | Iterator[Part] | RenderableType"
-"""What a person reads of an answer: a line, or one of the above, or what rich can print, for a terminal."""
+"""A part of an answer for people: a line, one of the above, or, for a terminal, a rich renderable."""
 
 
 class CommandAnswer:
-    """What a command answers: `data` is the JSON document, `parts` are for people, `code` is the exit code."""
+    """The answer of a command: `data` is the JSON document, `parts` are for people, `code` is the exit code."""
 
     def __init__(self, data: Any, *parts: Part, code: int = 0) -> None:
         self.data = data
@@ -142,18 +107,15 @@ class CommandAnswer:
 
 
 class Screen:
-    """The output of one command."""
-
     def __init__(self, *, json: bool, command: Callable[..., str]) -> None:
         self.json = json
         self.command = command
-        """Writes a command line for a person to copy, as `Context.command` does."""
+        """Returns a command line to copy, like `Context.command`."""
         self.unread = False
         self.rich = not json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
     @cached_property
     def console(self) -> Console:
-        """The terminal; text is printed as it is, without markup."""
         return self._console()
 
     def _console(self, width: int | None = None) -> Console:
@@ -162,7 +124,6 @@ class Screen:
         return Console(markup=False, highlight=False, emoji=False, width=width)
 
     def render(self, answer: CommandAnswer) -> int:
-        """Prints an answer, and returns its exit code."""
         if self.json:
             self.document(answer.data)
         else:
@@ -195,7 +156,6 @@ class Screen:
                 self.console.print(part)
 
     def document(self, data: Any) -> None:
-        """Prints one JSON document; indented on a terminal."""
         import msgspec
 
         body = msgspec.json.encode(data, enc_hook=lambda value: value.as_json())
@@ -204,7 +164,7 @@ class Screen:
         self.plain(body.decode())
 
     def plain(self, text: str) -> None:
-        """Prints a line of the answer. A reader that is gone changes neither the mission nor the exit code."""
+        """Prints a line of the answer. A closed pipe changes neither the mission nor the exit code."""
         try:
             sys.stdout.write(f"{text}\n")
             sys.stdout.flush()
@@ -213,12 +173,11 @@ class Screen:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def fact(self, label: str, value: object) -> None:
-        """Prints one fact on one line, unless the answer is JSON."""
         if not self.json:
             self.plain(f"{label}: {line(value)}")
 
     def _table(self, part: TableRows) -> None:
-        """Only the last column is cut; a row wider than the terminal wraps there."""
+        """Cuts only the last column; a row that is still wider than the terminal wraps."""
         from rich.table import Table
         from rich.text import Text
 
@@ -232,17 +191,16 @@ class Screen:
             cells = [*map(line, row[:-1]), line(row[-1], room)]
             # `waiting for approval` has the style of `waiting`, `no*` that of `no`.
             table.add_row(*(Text(cell, style=STYLES.get(cell.partition(" for ")[0].rstrip("*"), "")) for cell in cells))
-        if taken + room > self.console.width:  # an id that is cut cannot be copied, so no other column shrinks
+        if taken + room > self.console.width:  # a truncated id cannot be copied, so no other column shrinks
             self._console(width=taken + room).print(table)
         else:
             self.console.print(table)
 
     def busy(self, text: str) -> AbstractContextManager[object]:
-        """Shows on a terminal what the command waits for, for as long as the block lasts."""
         return self.console.status(clean(text)) if self.rich else nullcontext()
 
     def note(self, text: str) -> None:
-        """Prints a line on standard error. A reader that is gone must not stop a mission."""
+        """Prints a line on standard error. A closed pipe must not stop a mission."""
         with suppress(OSError, ValueError):
             sys.stderr.write(f"{clean(text)}\n")
             sys.stderr.flush()
@@ -256,14 +214,13 @@ class Screen:
             self.plain("".join(one if isinstance(one, str) else one[0] for one in spans))
 
     def hint(self, text: str) -> None:
-        """Prints what to do next, unless the answer is JSON."""
         if self.rich:
             self._styled([(clean(text), "dim")])
         elif not self.json:
             self.note(text)
 
     def next_step(self, text: str) -> None:
-        """Prints how to continue a mission; with JSON on standard error, where programs' logs keep it."""
+        """Prints how to continue a mission; with `--json`, on standard error."""
         if self.json:
             self.note(text)
         else:

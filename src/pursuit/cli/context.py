@@ -1,8 +1,8 @@
-"""The `@command` decorator, and the context that it hands to each command.
+"""The `@command` decorator, and the context that it passes to each command.
 
 The context holds the shared options (`--config`, `--state`, `--json`), finds the configuration and the ledger, opens
-the runtime and runs the command's work so that a signal stops it cleanly. A command that only looks never reads the
-configuration and never creates a ledger. Importing this module costs no more than typer itself.
+the runtime and runs the command so that a signal stops it cleanly. A read-only command never reads the configuration
+and never creates a ledger. Importing this module costs no more than typer itself.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import shlex
 import signal
 import stat
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from pursuit.cli.console import CommandAnswer, Screen
-from pursuit.errors import Fault, InvalidArgument, LedgerUnavailable, PolicyDenied, ValidationFailed, advice
+from pursuit.errors import (
+    Fault,
+    InvalidArgument,
+    LedgerUnavailable,
+    PolicyDenied,
+    PursuitError,
+    ValidationFailed,
+    advice,
+)
 
 if TYPE_CHECKING:
     from anyio.abc import TaskStatus
@@ -40,28 +48,32 @@ _LEDGER_FILES = ("", "-wal", "-shm", "-journal", "-gate")
 
 
 class NoLedger(InvalidArgument, code="no_ledger"):
-    """No mission was started here yet."""
+    """The ledger does not exist yet."""
 
 
 class Interrupted(Exception):
-    """A signal asked this process to stop; everything under way is recorded."""
+    """A signal stopped this process; all work in progress is recorded."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
 
 
+DATABASE_SECONDS = 30.0
+"""Seconds that a command which drives missions waits for an unresponsive database."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrustedSetup:
-    """The configuration and the ledger of one invocation, after the person trusts what they start."""
+    """The configuration and the ledger of one invocation, after the user has trusted them."""
 
     configuration: Configuration
     ledger: Path
 
     def runtime(self, mode: str | None = None, *, only: str | None = None) -> Runtime:
-        """A runtime, not yet open, with the configured servers; `mode` overrides the policy's mode.
+        """Returns a runtime, not yet open, with the configured servers; `mode` overrides the policy's mode.
 
-        With `only` it has no other mission than that one.
+        With `only`, the runtime serves only that mission.
         """
         from pursuit.policy.rules import parse_mode
 
@@ -71,7 +83,7 @@ class TrustedSetup:
 class Context:
     """One invocation of `pursuit`: its shared options, its output and, for a coroutine command, its open runtime.
 
-    The configuration is found and read once, the ledger is located once, and trust is checked once, at first use.
+    The configuration, the ledger and trust are each looked up once, at first use.
     """
 
     runtime: Runtime
@@ -86,16 +98,14 @@ class Context:
 
     @cached_property
     def screen(self) -> Screen:
-        """Where the command prints."""
         return Screen(json=self.json, command=self.command)
 
     @property
     def service(self) -> Service:
-        """The service of the open runtime."""
         return self.runtime.runner
 
     def command(self, verb: str, *words: str) -> str:
-        """A command line for the same ledger as this one, for a person to copy."""
+        """Returns a command line for the same ledger, for the user to copy."""
         from pursuit.ledger.opening import without_password
 
         state = None if self.state is None else without_password(self.state)
@@ -105,26 +115,25 @@ class Context:
 
     @cached_property
     def configuration_path(self) -> Path | None:
-        """The configuration file, given or found; one that was given must exist."""
+        """The configuration file, given or found; a given file must exist."""
         from pursuit.config.configuration import find_configuration
 
         if self.config is None:
             return find_configuration(Path.cwd())
         if not self.config.is_file():
-            reason = "is a folder" if self.config.is_dir() else "there is no such file"
+            reason = "is a folder" if self.config.is_dir() else "the file does not exist"
             raise InvalidArgument(f"--config {self.config}: {reason}", field="--config")
         return self.config.resolve()
 
     @cached_property
     def configuration(self) -> Configuration:
-        """The configuration; an empty one if there is no file."""
         from pursuit.config.configuration import Configuration, load_configuration
 
         path = self.configuration_path
-        return Configuration() if path is None else load_configuration(path)
+        return Configuration.model_construct() if path is None else load_configuration(path)
 
     def trusted_configuration(self, *more: TrustedFolder) -> Configuration:
-        """The configuration, after the person trusts what it and `more` start; see `require_trust`."""
+        """The configuration, after the user has trusted it and `more`; see `require_trust`."""
         from pursuit.config.trust import of_configuration
 
         own = of_configuration(self.configuration)
@@ -132,9 +141,9 @@ class Context:
         return self.configuration
 
     def trust_here(self, *more: TrustedFolder, schedules: bool = False) -> TrustedSetup:
-        """Asks about everything that may be started here: by the configuration, by the ledger, and by `more`.
+        """Asks for trust in everything that the configuration, the ledger and `more` may start.
 
-        A later call in the same invocation asks only about its `more`.
+        Later calls in the same invocation ask only about their `more`.
         """
         from pursuit.config.trust import new_state, of_schedules, of_state, open_to_globs
 
@@ -152,7 +161,7 @@ class Context:
         return self._trusted
 
     def trust_credentials(self, path: Path) -> None:
-        """Asks about a file with tokens or sessions that came with a folder; a new one is this user's own."""
+        """Asks for trust in an existing file of tokens or sessions; a new file belongs to this user."""
         from pursuit.config.trust import of_credentials
 
         if path.exists():
@@ -161,30 +170,30 @@ class Context:
             self._trust_new(of_credentials(path))
 
     def _trust_new(self, workspace: TrustedFolder) -> None:
-        """Trusts what this command is about to make, all of it each time: `record` drops what is not there yet."""
+        """Trusts what this command is about to create; repeats all of it, because `record` drops missing files."""
         from pursuit.config.trust import record
 
         self._new.append(workspace)
         try:
             record(self._new)
-        except ValidationFailed as failed:  # the next command asks about it
+        except ValidationFailed as failed:  # the next command asks again
             self.screen.note(f"warning: {failed.message}")
 
     def require_trust(self, *workspaces: TrustedFolder) -> None:
-        """Asks the person at the terminal about what is not trusted yet, once; raises `NotTrusted` without a yes."""
+        """Asks at the terminal for trust in what is not trusted yet; raises `NotTrusted` unless the user agrees."""
         from pursuit.config.trust import group_writable, not_trusted, record, trusts_everything, untrusted
 
         missing = untrusted(workspaces)
         for path in (place for one in workspaces for place in (one.path, *one.files)):
             if not trusts_everything() and group_writable(path):
-                self.screen.note(f"warning: {path} can be written by the members of its group")
+                self.screen.note(f"warning: {path} is writable by its group")
         if not missing:
             return
         refusal = not_trusted(missing)
         self.refuse_agents(always=True)
         if self.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise refusal
-        self.screen.note("This starts, with your rights, or decides what may be done:")
+        self.screen.note("The following starts with your rights, or decides what is allowed:")
         for row in refusal.details["starts"]:
             self.screen.note(f"  {row}")
         if not typer.confirm("Do you trust it?", default=False, err=True):
@@ -193,7 +202,7 @@ class Context:
         record(one for one in workspaces if one.path in paths)
 
     def refuse_agents(self, *, always: bool = False) -> None:
-        """Refuses what an agent started: on the ledger that holds its mission, or `always`."""
+        """Refuses to run below an agent: on the ledger of its mission, or `always`."""
         from pursuit.processes.tree import agents_above
 
         above = agents_above()
@@ -202,12 +211,11 @@ class Context:
             return any([await runtime.runner.ledger.row(one) is not None for one in above])
 
         if above and (always or (self.ledger_path.exists() and self.look(held))):
-            why = f"this runs below the agent of {above[0]}, which may not act as the operator; use your own shell"
+            why = f"an agent of {above[0]} started this command; agents may not act as the operator; use your own shell"
             raise PolicyDenied(why, session_id=above[0])
 
     @cached_property
     def ledger_path(self) -> Path:
-        """The ledger's file, whether it exists or not."""
         from pursuit.config.files import locate_state
 
         path = locate_state(self.state, None if self.state is not None else self.configuration_path)
@@ -216,40 +224,41 @@ class Context:
         except FileNotFoundError:
             folder = False
         except OSError as error:
-            reason = f"cannot be a ledger: {_wrong_part(path) or error.strerror}"
-            raise InvalidArgument(f"--state {path}: {reason}", field="--state") from None
+            raise InvalidArgument(f"--state {path}: cannot be a ledger: {error.strerror}", field="--state") from None
         if folder:
             raise InvalidArgument(f"--state {path}: is a folder, not a ledger", field="--state")
         return path
 
     def existing_ledger(self) -> Path:
-        """The ledger's file; raises `NoLedger` if there is none."""
         path = self.ledger_path
         if not path.exists():
-            raise NoLedger(f"there is no ledger at {path} yet; `{advice('pursuit run {}', 'FILE')}` makes one")
+            raise NoLedger(f"there is no ledger at {path} yet; `{advice('pursuit run {}', 'FILE')}` creates it")
         return path
 
+    def require_shared(self, field: str, why: str) -> None:
+        """Refuses a ledger in a file, because workers cannot share it."""
+        from pursuit.ledger.opening import address_of
+
+        if address_of(self.ledger_path) is None:
+            raise InvalidArgument(f"{why}: --state postgresql://\u2026, or `state` in the configuration", field=field)
+
     def folder_beside_ledger(self, name: str) -> Path:
-        """A private folder beside the ledger, created if needed; nothing is created where no ledger can be."""
+        """Returns a private folder beside the ledger; creates it if needed."""
         ledger = self.ledger_path.absolute()
         if ledger.exists():
-            self.look(_nothing)  # fails if the file is not a ledger
+            self.look(_nothing)  # raises if the file is not a ledger
         folder = ledger.parent / name
-        missing = [one for one in (folder, *folder.parents) if not os.path.lexists(one)]
         try:
-            for one in (*reversed(missing), folder):
-                one.mkdir(mode=0o700, exist_ok=True)
+            for one in (ledger.parent, folder):
+                one.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            for one in missing:
-                with suppress(OSError):
-                    one.rmdir()
-            reason = "is not a folder" if isinstance(error, FileExistsError) else f"cannot be made: {error.strerror}"
+            reason = "is not a folder" if isinstance(error, FileExistsError) else f"cannot be created: {error.strerror}"
             message = f"--state {ledger}: the folder {folder} beside it {reason}"
             raise LedgerUnavailable(message, path=str(ledger)) from None
         return folder
 
     def check_output(self, output: Path, *, force: bool) -> None:
-        """Refuses to replace an existing file without `--force`, and a file of the ledger in any case."""
+        """Refuses to replace an existing file without `--force`, and always refuses a file of the ledger."""
         ledger = self.ledger_path
         reason: str | None = None
         try:
@@ -258,17 +267,22 @@ class Context:
             elif output.is_dir():
                 reason = f"{output} is a folder; name a file"
             elif output.exists() and not force:
-                reason = f"{output} is there already; --force replaces it"
-        except (OSError, RuntimeError) as error:  # a name that is too long, links in a ring
+                reason = f"{output} already exists; --force replaces it"
+        except (OSError, RuntimeError) as error:  # a name that is too long, circular links
             reason = f"{output} cannot be written: {getattr(error, 'strerror', None) or error}"
         if reason is not None:
             raise ValidationFailed([Fault(field="--output", reason=reason)])
 
     def look(self, verb: Callable[[Runtime], Awaitable[T]]) -> T:
-        """Runs a verb over the existing ledger. It needs no server, so a broken configuration does not matter."""
+        """Runs an operation on the existing ledger, without servers: a broken configuration does not matter."""
         from pursuit.config.configuration import Configuration
+        from pursuit.ledger.opening import SUFFIX
 
-        runtime = _runtime(self.existing_ledger(), Configuration())
+        path, known = self.existing_ledger(), Configuration.model_construct()
+        if path.suffix == SUFFIX:  # what an answer wakes is handed to workers
+            with suppress(PursuitError):
+                known = Configuration.model_construct(placement=self.configuration.placement)
+        runtime = _runtime(path, known)
 
         async def work() -> T:
             async with runtime:
@@ -277,10 +291,13 @@ class Context:
         return run(work)
 
     def drive(self, verb: Callable[[Runtime], Awaitable[T]], mode: str | None = None, *more: TrustedFolder) -> T:
-        """Runs a verb with the configured servers, after the person trusts what is started; see `conduct`."""
+        """Runs an operation with the configured servers, after the user has trusted them; see `conduct`."""
         trusted = self.trust_here(*more)
 
         async def work() -> T:
+            from pursuit.ledger.opening import wait_for_database
+
+            await wait_for_database(self.ledger_path, DATABASE_SECONDS, self.screen.note)
             async with trusted.runtime(mode) as runtime:
                 return await verb(runtime)
 
@@ -294,51 +311,58 @@ def _runtime(state: Path, config: Configuration, **more: Any) -> Runtime:
     return Runtime(state=state, config=config, caller=Caller(who=user_name(), transport="terminal"), **more)
 
 
+YOUNG_OBJECTS = 50_000
+
+
 async def _nothing(_runtime: Runtime) -> None:
     pass
-
-
-def _wrong_part(path: Path) -> str | None:
-    """Which part of a path keeps a file from being there, if one does."""
-    for part in (*reversed(path.absolute().parents), path.absolute()):
-        try:
-            if part != path.absolute() and part.exists() and not part.is_dir():
-                return f"{part} is a file, not a folder"
-            part.lstat()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            return f"{part}: {error.strerror}"
-    return None
 
 
 def _belongs_to_ledger(ledger: Path, output: Path) -> bool:
     real = ledger.resolve()
     files = [real.with_name(real.name + suffix) for suffix in _LEDGER_FILES]
-    # By name too: SQLite creates some of them only while the ledger is open.
+    # Also by name: SQLite creates some of them only while the ledger is open.
     return output.resolve() in files or any(output.exists() and one.exists() and output.samefile(one) for one in files)
 
 
 def run(work: Callable[..., Awaitable[T]], *args: Any) -> T:
-    """Runs a coroutine function with the garbage collector, which `main` turns off while modules load."""
+    """Runs a coroutine function with the garbage collector on; `main` turns it off while modules load.
+
+    The collector runs seldom, because reference counting frees nearly all objects.
+    """
     import anyio
 
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
+    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
     return anyio.run(work, *args)
 
 
-def stop_signals(*, hang_up: bool = True) -> list[signal.Signals]:
-    """The signals that ask a command to stop; a SIGHUP that is ignored (`nohup`) stays ignored."""
+@asynccontextmanager
+async def signals_to(handle: Callable[[int], Awaitable[None]], *, hang_up: bool = True) -> AsyncGenerator[None]:
+    """Calls `handle` for each signal that asks to stop, within the block; an ignored SIGHUP (`nohup`) stays ignored."""
+    import anyio
+
     wanted = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hang_up else [])]
-    return [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
+
+    async def listen(*, task_status: TaskStatus[None]) -> None:
+        heard = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
+        with anyio.open_signal_receiver(*heard) as signals:
+            task_status.started()
+            async for number in signals:
+                await handle(number)
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(listen)
+        yield
+        tasks.cancel_scope.cancel()
 
 
 def conduct(work: Callable[[], Awaitable[T]], *, hang_up: bool = True) -> T:
-    """Runs work that a signal may stop: the first one lets it record and clean up, a second one ends it at once.
+    """Runs work that a signal may stop: after the first, it records and cleans up; a second ends it immediately.
 
-    Raises `Interrupted` after the first. Without `hang_up`, SIGHUP is left to the work.
+    Raises `Interrupted` after the first signal. Without `hang_up`, the work handles SIGHUP.
     """
     return run(_conduct, work, hang_up)
 
@@ -350,20 +374,15 @@ async def _conduct(work: Callable[[], Awaitable[T]], hang_up: bool) -> T:
     results: list[T] = []
     scope = anyio.CancelScope()
 
-    async def listen(*, task_status: TaskStatus[None]) -> None:
-        with anyio.open_signal_receiver(*stop_signals(hang_up=hang_up)) as signals:
-            task_status.started()
-            async for number in signals:
-                if received:
-                    os._exit(128 + number)
-                received.append(number)
-                scope.cancel()
+    async def stop(number: int) -> None:
+        if received:
+            os._exit(128 + number)
+        received.append(number)
+        scope.cancel()
 
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(listen)
+    async with signals_to(stop, hang_up=hang_up):
         with scope:
             results.append(await work())
-        tasks.cancel_scope.cancel()
     if not results:
         raise Interrupted(received[0])
     return results[0]
@@ -387,27 +406,24 @@ _StateOption = Annotated[
         ".pursuit/ledger.db beside it).",
     ),
 ]
-_JsonOption = Annotated[
-    bool, typer.Option("--json", rich_help_panel=_PANEL, help="Print one JSON document and nothing else.")
-]
+_JsonOption = Annotated[bool, typer.Option("--json", rich_help_panel=_PANEL, help="Print only one JSON document.")]
 _JsonLinesOption = Annotated[
-    bool, typer.Option("--json", rich_help_panel=_PANEL, help="Print JSON Lines, one per event, and nothing else.")
+    bool, typer.Option("--json", rich_help_panel=_PANEL, help="Print only JSON Lines, one per event.")
 ]
 
 
 _IDS = {"mission_id": "mission", "task_id": "task", "attempt_id": "attempt"}
-"""Parameters of commands that are ids, with the kind of record; each accepts a unique beginning, and `last`."""
+"""Command parameters that are ids, with the kind of record; each accepts a unique prefix or `last`."""
 _LENGTHS = {"mission_id": len("mission-") + 16, "task_id": len("task-") + 32}
-"""The length of a whole id; that of an attempt may be chosen."""
+"""The length of a full id; an attempt may have a chosen id of any length."""
 
 
 def _is_short(name: str, word: str | None) -> bool:
-    """Whether this is not the whole id of a record: the beginning of one, `last`, or a mistake."""
+    """True if this is not a full id: a prefix, `last`, or a mistake."""
     return word is not None and not (word.startswith(f"{_IDS[name]}-") and len(word) == _LENGTHS.get(name))
 
 
 async def _whole_ids(runtime: Runtime, given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a command with whole ids in the place of short ones."""
     from pursuit.service.queries import find_id
 
     short = {name: given[name] for name in _IDS if _is_short(name, given.get(name))}
@@ -416,29 +432,27 @@ async def _whole_ids(runtime: Runtime, given: dict[str, Any]) -> dict[str, Any]:
 
 
 class WithContext:
-    """A function as typer calls it: with the shared options, and a `Context` as its first argument.
+    """The callable that typer gets: it takes the shared options and passes a `Context` as the first argument.
 
-    An `CommandAnswer` that it returns is printed; a number is the exit code.
+    A returned `CommandAnswer` is printed; a returned number is the exit code.
 
-    The id of a mission, a task or an attempt may be shortened; the function gets the whole one.
-    Options before the subcommand count, too; those after it win. A coroutine function runs with `context.runtime`
-    open over the existing ledger, as `Context.look` opens it. The signature is computed when typer asks for it: that
-    takes 0.2 ms for each of fifty commands, and most runs need one.
+    Shortened ids of missions, tasks and attempts are expanded. Options are accepted before and after the subcommand;
+    those after it take precedence. A coroutine function runs with `context.runtime` open on the existing ledger, as in
+    `Context.look`. The signature is computed on demand: it takes 0.2 ms per command, and most runs need one of fifty.
     """
 
     def __init__(self, function: Callable[..., Any], *, json_lines: bool = False, reads: bool = False) -> None:
         self.__name__, self.__doc__ = function.__name__, function.__doc__
-        self.__annotations__ = {}  # typer wants the attribute; it reads the types from the signature
+        self.__annotations__ = {}  # typer requires the attribute but reads the types from the signature
         self._function = function
         self._reads = reads
         self._json_option = _JsonLinesOption if json_lines else _JsonOption
 
     def __call__(self, ctx: typer.Context, *, config: Path | None, state: str | None, json: bool, **given: Any) -> Any:
-        """Runs the function."""
         if isinstance(before := ctx.obj, Context):
             config, state, json = config or before.config, state or before.state, json or before.json
         ctx.obj = context = Context(ctx, config=config, state=state, json=json)
-        if not self._reads and ctx.invoked_subcommand is None:  # else that command decides
+        if not self._reads and ctx.invoked_subcommand is None:  # else the subcommand decides
             context.refuse_agents()
         if not inspect.iscoroutinefunction(self._function):
             if any(_is_short(name, given.get(name)) for name in _IDS):
@@ -467,10 +481,10 @@ class WithContext:
         return inspect.Signature(parameters)
 
 
-def group(name: str, text: str, *, panel: str, **settings: Any) -> typer.Typer:
-    """An app for a group of commands; the shared options also work before its subcommands."""
-    app = typer.Typer(name=name, help=text, rich_help_panel=panel, **settings)
-    app.callback(help=text)(WithContext(_no_action))
+def group(name: str, **settings: Any) -> typer.Typer:
+    """Returns an app for a group of commands; the shared options also work before its subcommands."""
+    app = typer.Typer(name=name, **settings)
+    app.callback()(WithContext(_no_action))
     return app
 
 
@@ -481,7 +495,7 @@ def _no_action(_context: Context) -> None:
 def command(
     app: typer.Typer, name: str | None = None, *, json_lines: bool = False, reads: bool = False, **settings: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Adds a function to an app as a command; an agent may run those that only read. `settings` are typer's."""
+    """Adds a function to an app as a command; agents may run it only if it `reads`. `settings` are typer's."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
         app.command(name, **settings)(WithContext(function, json_lines=json_lines, reads=reads))

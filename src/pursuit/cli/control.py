@@ -1,41 +1,47 @@
 """The operator's commands: pause, abort, complete and extend a mission; show and answer approval requests.
 
-Each is recorded at once, whichever process runs the mission; that process sees it within a quarter of a second. An
-approval is answered only by the person at the keyboard or by one of these commands.
+Each is recorded immediately, and the process that runs the mission sees it within a quarter of a second. Only the
+person at the terminal or one of these commands answers an approval.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import anyio
 import typer
 
+from pursuit.cli import show
 from pursuit.cli.console import ENDED, CommandAnswer, Fact, Hint, Note, Part, Screen, clean, facts_of
 from pursuit.cli.context import Context, command
 from pursuit.cli.options import MissionId, ReasonOption, mission_ids
+from pursuit.core.approvals import Approval
+from pursuit.core.events import Permission
+from pursuit.core.report import ApprovalRow, Status, iso
+from pursuit.core.state import MissionState
 from pursuit.errors import Conflict, Fault, InvalidArgument, PursuitError, SessionTerminal, ValidationFailed
+from pursuit.reports.wording import moment
+from pursuit.service.approvals import Answered, Approvals, require_channel
+from pursuit.service.queries import find_id
 
-if TYPE_CHECKING:
-    from pursuit.core.approvals import Approval
-    from pursuit.core.events import Permission
-    from pursuit.core.state import MissionState
-
-PANEL = "Steer"
 MAX_CAP = 2**53
-"""The largest cap that a mission file takes: a larger number has no exact float."""
+"""The largest cap that a mission file accepts: larger integers are not exact as floats."""
 WIDTHS = ("once", "arguments", "mission")
 
 USAGE = 2
 ApprovalIds = Annotated[
-    list[str] | None, typer.Argument(metavar="ID…", help="Approval ids (`pursuit approvals`), or their beginnings.")
+    list[str] | None, typer.Argument(metavar="ID…", help="Approval ids (`pursuit approvals`) or unique prefixes.")
 ]
-AllOption = Annotated[bool, typer.Option("--all", help="Every question that is open.")]
+AllOption = Annotated[bool, typer.Option("--all", help="Answer all open questions.")]
 ApprovalsOf = Annotated[
     str | None,
-    typer.Option("--mission", metavar="ID", autocompletion=mission_ids, help="Every open question of this mission."),
+    typer.Option(
+        "--mission", metavar="ID", autocompletion=mission_ids, help="Answer all open questions of this mission."
+    ),
 ]
 
 app = typer.Typer()
@@ -43,19 +49,16 @@ app = typer.Typer()
 
 @command(app)
 async def pause(context: Context, *, mission_id: MissionId, reason: ReasonOption = None) -> CommandAnswer:
-    """Pause a mission where it is; `pursuit resume` continues at the same call."""
     return _state(context, mission_id, await context.service.pause(mission_id, reason=reason))
 
 
 @command(app)
 async def abort(context: Context, *, mission_id: MissionId, reason: ReasonOption = None) -> CommandAnswer:
-    """End a mission as terminated, even in the middle of a call."""
     return _state(context, mission_id, await context.service.abort(mission_id, reason=reason))
 
 
 @command(app)
 async def complete(context: Context, *, mission_id: MissionId, reason: ReasonOption = None) -> CommandAnswer:
-    """End a mission as completed, by the operator's decision."""
     return _state(context, mission_id, await context.service.complete(mission_id, reason=reason))
 
 
@@ -78,8 +81,6 @@ async def extend(
         "max_tokens": max_tokens,
         "max_cost_usd": max_cost_usd,
     }
-    from pursuit.cli import show
-
     caps = {name: float(value) for name, value in given.items() if value is not None}
     try:
         state = await context.service.extend(mission_id, caps)
@@ -89,9 +90,6 @@ async def extend(
 
 
 def _state(context: Context, mission_id: str, state: MissionState) -> CommandAnswer:
-    from pursuit.cli import show
-    from pursuit.core.report import Status
-
     status = Status.of(mission_id, state)
     facts = {"mission": mission_id, "status": status.status, "why": show.why(status)}
     ended = status.status in ENDED
@@ -99,27 +97,25 @@ def _state(context: Context, mission_id: str, state: MissionState) -> CommandAns
     return CommandAnswer(status, facts_of({key: text for key, text in facts.items() if text}), Hint(f"next: {step}"))
 
 
-@command(app, epilog="Example:  pursuit approvals show ID,  the arguments of one question whole", reads=True)
+@command(app, epilog="Example:  pursuit approvals show ID  (the full arguments of one question)", reads=True)
 async def approvals(
     context: Context,
     *,
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MISSION | show ID]", help="Only those of this mission, or one question whole."),
+        typer.Argument(metavar="[MISSION | show ID]", help="Only calls of this mission; or one call in full."),
     ] = None,
-    reveal: Annotated[bool, typer.Option("--reveal", help="With show: secrets, too; it is in the audit.")] = False,
+    reveal: Annotated[
+        bool, typer.Option("--reveal", help="With show: include secrets; this is recorded in the audit.")
+    ] = False,
 ) -> CommandAnswer:
-    """Show the calls that wait for your approval, or with `show ID` the arguments of one whole."""
-    from pursuit.core.report import ApprovalRow
-    from pursuit.service.approvals import Approvals
-    from pursuit.service.queries import find_id
-
+    """Show the calls that wait for your approval; `show ID` prints the full arguments of one."""
     approvals, given = Approvals(context.service), words or []
     if given[:1] == ["show"] and len(given) == len(("show", "ID")):
         shown = await approvals.show(await approvals.find(given[1]), reveal=reveal)
         return CommandAnswer(ApprovalRow.of(shown).as_json(), _whole(shown))
     if len(given) > 1 or reveal or given == ["show"]:
-        raise InvalidArgument("give one MISSION, or show and the ID of one question; --reveal goes with show")
+        raise InvalidArgument("give one MISSION, or `show` and the ID of one question; --reveal requires `show`")
     found = await approvals.open(await find_id(context.service.ledger, "mission", given[0]) if given else None)
     return CommandAnswer(
         {"approvals": [ApprovalRow.of(one).as_json() for one in found]}, _open_questions(context, found)
@@ -127,16 +123,13 @@ async def approvals(
 
 
 def _open_questions(context: Context, found: Sequence[Approval]) -> Iterator[Part]:
-    from pursuit.core.report import iso
-    from pursuit.reports.wording import moment
-
     for one in found:
         yield Fact("question", one.approval_id)
         yield Fact(one.asker, one.stream)
         for line in one.description.splitlines():
             yield f"  {line}"
         if one.cut:
-            yield Fact("cut", f"see it whole first: {context.command('approvals', 'show', one.approval_id)}")
+            yield Fact("cut", f"see it in full first: {context.command('approvals', 'show', one.approval_id)}")
         if people := people_words(one):
             yield Fact("yes", people)
         yield Fact("expires", moment(iso(one.until)))
@@ -157,20 +150,17 @@ async def approve(
         typer.Option(
             "--for",
             metavar="WIDTH",
-            help="once, arguments (these arguments in this mission) or mission (this tool in this mission).",
+            help="Scope: once, arguments (these arguments in this mission) or mission (this tool in this mission).",
         ),
     ] = "once",
     unseen: Annotated[
-        bool, typer.Option("--unseen", help="Also calls whose arguments were cut and that you did not `show`.")
+        bool, typer.Option("--unseen", help="Include calls whose truncated arguments you have not seen with `show`.")
     ] = False,
     reason: ReasonOption = None,
 ) -> CommandAnswer:
-    """Allow calls that wait; their missions continue when they run again."""
-    from pursuit.service.approvals import require_channel
-
     if width not in WIDTHS:
         raise ValidationFailed([Fault(field="--for", reason=f"{width!r} is not one of {', '.join(WIDTHS)}")])
-    require_channel("terminal", context.configuration.channels)
+    require_channel("terminal", context.configuration.approvals.channels)
     wanted = await _questions(context, approval_ids, mission_id, every=every)
     return await _answer(context, wanted, width, reason, named=bool(approval_ids), unseen=unseen)
 
@@ -184,7 +174,6 @@ async def deny(
     mission_id: ApprovalsOf = None,
     reason: ReasonOption = None,
 ) -> CommandAnswer:
-    """Refuse calls that wait; their missions continue without them."""
     wanted = await _questions(context, approval_ids, mission_id, every=every)
     return await _answer(context, wanted, "denied", reason, named=bool(approval_ids))
 
@@ -192,9 +181,6 @@ async def deny(
 async def _questions(
     context: Context, approval_ids: Sequence[str] | None, mission_id: str | None, *, every: bool
 ) -> list[str]:
-    """The questions that are meant: by their ids, all that are open, or those of one mission."""
-    from pursuit.service.approvals import Approvals
-
     if [bool(approval_ids), every, mission_id is not None].count(True) != 1:
         raise InvalidArgument("give IDs of questions, or --all, or --mission ID", field="ID")
     approvals = Approvals(context.service)
@@ -206,9 +192,7 @@ async def _questions(
 async def _answer(
     context: Context, wanted: Sequence[str], answer: Any, reason: str | None, *, named: bool, unseen: bool = False
 ) -> CommandAnswer:
-    """Answers each question; one that cannot be answered does not keep the others from their answer."""
-    from pursuit.service.approvals import Answered, Approvals
-
+    """Answers each question; a failure does not stop the rest."""
     approvals = Approvals(context.service)
     answered: list[Answered] = []
     refused: list[PursuitError] = []
@@ -216,7 +200,7 @@ async def _answer(
         try:
             answered.append(await approvals.answer(approval_id, answer, reason=reason, unseen=unseen))
         except PursuitError as error:
-            # Not named by its id: a wider answer, or another person, was faster.
+            # Not given by id: a wider answer or another person answered first.
             if named or not isinstance(error, Conflict):
                 refused.append(error)
     if len(wanted) == 1 and refused:
@@ -237,13 +221,13 @@ async def _answer(
             Hint(f"if no process waits for the answer, continue with: {context.command('resume', mission_id)}")
         )
     if answer != "denied" and any(one.asker == "gateway" for one in asked):
-        parts.append(Hint("the client may make the call again now"))
+        parts.append(Hint("the client may repeat the call now"))
     data = rows[0] if named and len(wanted) == 1 else several
     return CommandAnswer(data, *parts, code=USAGE if refused else 0)
 
 
 def people_words(asked: Approval) -> str | None:
-    """How many of the people that are required have said yes, such as "1 of 2 (ann)"; None if it is one."""
+    """How many of the required people have approved, such as "1 of 2 (ann)"; None if one is enough."""
     if asked.require == 1:
         return None
     said = asked.approved_by
@@ -251,7 +235,7 @@ def people_words(asked: Approval) -> str | None:
 
 
 def _whole(shown: Approval) -> Iterator[str]:
-    """A question with its arguments whole; a text of several lines keeps them, each behind a bar."""
+    """A question with its full arguments; each line of a multi-line text gets a bar in front."""
     first, *_, last = shown.description.splitlines()
     yield clean(first)
     for name, value in shown.args.items():
@@ -264,20 +248,16 @@ def _whole(shown: Approval) -> Iterator[str]:
 
 
 _ANSWERS: dict[str, Permission] = {"y": "once", "a": "arguments", "m": "mission", "n": "denied"}
-_LONGEST_LINE = 4096
+_MAX_LINE = 4096
 
 
 async def ask_at_terminal(
     screen: Screen, asked: Approval, show: Callable[[], Awaitable[Approval]]
 ) -> Permission | None:
-    """Asks the person at the terminal; None leaves the question open. `show` returns the question whole.
+    """Asks the person at the terminal; None leaves the question open. `show` returns the question in full.
 
-    It reads in the event loop, so cancelling it leaves no thread behind that would take the next line.
+    Input is read in the event loop: after cancellation, no thread is left to consume the next line.
     """
-    import os
-
-    import anyio
-
     screen.plain("")
     for line in asked.description.splitlines():
         screen.plain(clean(line))
@@ -285,7 +265,7 @@ async def ask_at_terminal(
         screen.plain(f"{people} said yes")
     cut = asked.cut
     if cut:
-        screen.plain("(the arguments are cut: [s]how them whole before a yes)")
+        screen.plain("(the arguments are truncated: [s]how them in full before you approve)")
     while True:
         typer.echo(
             "[y]es once, yes for these [a]rguments, yes for this [m]ission, [s]how, [n]o, [l]ater [l]: ", nl=False
@@ -293,9 +273,9 @@ async def ask_at_terminal(
         try:
             await anyio.wait_readable(sys.stdin)
         except anyio.get_cancelled_exc_class():
-            typer.echo()  # what is said next has a line of its own
+            typer.echo()  # the next output starts on a new line
             raise
-        typed = os.read(sys.stdin.fileno(), _LONGEST_LINE).decode(errors="replace")
+        typed = os.read(sys.stdin.fileno(), _MAX_LINE).decode(errors="replace")
         if not typed:  # the end of the input
             typer.echo()
         given = typed.strip().lower()[:1]
@@ -306,6 +286,6 @@ async def ask_at_terminal(
                 screen.plain(text)
             cut = False
         elif cut and given in ("y", "a", "m"):
-            screen.plain("the arguments above are cut; type s to see them whole first")
+            screen.plain("the arguments above are truncated; type s to see them in full first")
         elif given in _ANSWERS:
             return _ANSWERS[given]

@@ -19,9 +19,8 @@ USAGE = 2
 
 
 def explain(error: Exception, *, as_json: bool) -> int:
-    """Prints the error and returns the exit code."""
     document, lines, code = _explained(error, root_cause(error))
-    # The system's own words for it, in the reason of a file that cannot be written.
+    # The system's message, in the reason of a failed write.
     spoken, plain = os.strerror(errno.ENOSPC), "the disk is full"
     if as_json:
         import json
@@ -33,7 +32,6 @@ def explain(error: Exception, *, as_json: bool) -> int:
 
 
 def _explained(error: Exception, cause: BaseException) -> tuple[dict[str, Any], list[str], int]:
-    """The error as JSON, its lines for a person, and the exit code."""
     if isinstance(cause, PursuitError):
         return cause.as_dict(), _lines(cause), cause.exit_code
     if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
@@ -48,7 +46,7 @@ def _explained(error: Exception, cause: BaseException) -> tuple[dict[str, Any], 
     if hasattr(cause, "format_message"):
         return _usage(cause)
     message = f"internal error: {type(cause).__name__}: {clean(str(cause))}"
-    more = f"  set {DEBUG_VARIABLE}=1 to see where; what was recorded before it is safe in the ledger"
+    more = f"  set {DEBUG_VARIABLE}=1 to see the traceback; everything recorded before is safe in the ledger"
     if os.environ.get(DEBUG_VARIABLE) == "1":
         more = "".join(traceback.format_exception(error))
     return _document("internal_error", message), [message, more], 1
@@ -59,7 +57,7 @@ def _document(code: str, message: str) -> dict[str, Any]:
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """The error itself, out of the groups that concurrent code wraps it in; a `PursuitError` comes first."""
+    """Returns the error inside nested exception groups; prefers a `PursuitError`."""
     leaves = list(_leaves(error))
     return next((leaf for leaf in leaves if isinstance(leaf, PursuitError)), leaves[0])
 
@@ -81,11 +79,10 @@ def _lines(error: PursuitError) -> list[str]:
 
 
 def _usage(error: Any) -> tuple[dict[str, Any], list[str], int]:
-    """A wrong command line, as typer found it."""
     message = clean(str(error.format_message())).rstrip(".")
     lines: list[str] = []
     context = getattr(error, "ctx", None)
-    if message:  # without one the help has been printed already: `pursuit` and nothing else
+    if message:  # without a message the help has been printed already (plain `pursuit`)
         lines.append(f"error: {message}")
         if context is not None:
             lines.append(f"  try: {context.command_path} --help")

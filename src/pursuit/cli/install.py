@@ -12,29 +12,29 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from pursuit.cli.console import CommandAnswer, Fact, Note, Part, Styled, clean
+from pursuit.cli.client_file import ClientFile, Edit, is_shared, plan, read_file, write_file
+from pursuit.cli.console import CommandAnswer, Fact, Note, Part, clean
 from pursuit.cli.context import Context, command
-from pursuit.cli.serve import DEFAULT_HOST, DEFAULT_PORT, tokens_of
+from pursuit.cli.serve import DEFAULT_HOST, DEFAULT_PORT
+from pursuit.cli.tokens import tokens_of
+from pursuit.config.configuration import JSON_NAME
+from pursuit.config.files import STATE_VARIABLE
+from pursuit.core.base_model import nearest
 from pursuit.errors import Fault, InvalidArgument, ValidationFailed
 
-if TYPE_CHECKING:
-    from pursuit.cli.client_file import ClientFile
-
-PANEL = "Start"
 HELP = (
     "Add Pursuit to Claude Desktop, Claude Code, VS Code or Cursor.\n\n"
     "Adds one entry to the client's own configuration file. The entry starts `pursuit serve` with the configuration "
-    "and the ledger of this folder; with --http it has the address and the token of `pursuit serve --http`. The rest "
-    "of the file stays as it is, and a backup of it is kept beside it."
+    "and the ledger of this folder; with --http it contains the address and the token of `pursuit serve --http`. The "
+    "rest of the file does not change, and a backup is kept beside it."
 )
 ENDPOINT = "/mcp"
 HIDDEN = "[token]"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 app = typer.Typer()
 
@@ -45,7 +45,7 @@ Base = Literal["home", "settings", "claude"]
 class Client:
     """One MCP client: its configuration file, for the user and for a project, and the shape of an entry.
 
-    An entry holds only absolute paths, because a client may start it in any folder.
+    Entries contain only absolute paths, because a client may start the server in any folder.
     """
 
     name: str
@@ -60,12 +60,10 @@ class Client:
     http: bool = True
 
     def entry(self, argv: Sequence[str]) -> dict[str, Any]:
-        """The entry for a server that is started with these words and talks over its standard streams."""
         kind = {"type": "stdio"} if self.typed else {}
         return {**kind, "command": argv[0], "args": list(argv[1:])}
 
     def http_entry(self, port: int, token: str) -> dict[str, Any]:
-        """The entry for a server that runs already, on this port of this machine."""
         kind = {"type": "http"} if self.typed else {}
         return {
             **kind,
@@ -124,7 +122,6 @@ CLIENTS: Mapping[str, Client] = {
 
 
 def user_file(client: Client, *, home: Path, environment: Mapping[str, str], platform: str = sys.platform) -> Path:
-    """The client's configuration file of this user."""
     moved = environment.get("CLAUDE_CONFIG_DIR")  # Claude Code moves its file along with its folder
     folders: dict[Base, Path] = {
         "home": home,
@@ -143,8 +140,8 @@ def _settings_folder(home: Path, environment: Mapping[str, str], platform: str) 
 
 
 def this_command(executable: Path) -> list[str]:
-    """The command that runs the Pursuit of this environment: its script beside the interpreter, else the module."""
-    # Not resolved: the interpreter of an environment is a link, and its scripts lie beside the link.
+    """The command that runs Pursuit in this environment: the script beside the interpreter, else the module."""
+    # Not resolved: the interpreter of an environment is a link, and the scripts are beside the link.
     script = executable.with_name("pursuit")
     return [str(script)] if script.is_file() and os.access(script, os.X_OK) else [str(executable), "-m", "pursuit"]
 
@@ -153,7 +150,7 @@ def _names(incomplete: str) -> list[tuple[str, str]]:
     return [(client.name, client.title) for client in CLIENTS.values() if client.name.startswith(incomplete)]
 
 
-@command(app, help=HELP, epilog="Look first:  pursuit install cursor --dry-run")
+@command(app, help=HELP, epilog="Example:  pursuit install cursor --dry-run")
 def install(
     context: Context,
     *,
@@ -173,12 +170,9 @@ def install(
     port: Annotated[int, typer.Option(min=1, max=65535, help="With --http: the server's port.")] = DEFAULT_PORT,
     file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The client's configuration file, if it is not in its usual place."),
+        typer.Option(metavar="FILE", help="The client's configuration file (default: its usual location)."),
     ] = None,
 ) -> CommandAnswer:
-    """Add Pursuit to Claude Desktop, Claude Code, VS Code or Cursor."""
-    from pursuit.cli.client_file import Edit, is_shared, plan, read_file, write_file
-
     known = _checked(client, name=name, project=project, file=file, http=http)
     target = read_file(_target(known, project=project, file=file))
     entry = None
@@ -187,15 +181,15 @@ def install(
     elif not remove:
         entry = known.entry(_server_command(context, target))
         if not dry_run:
-            context.trust_here(schedules=True)  # the client starts the server where no person can be asked
+            context.trust_here(schedules=True)  # the client starts the server without a terminal to ask at
     action, text = plan(target, Edit(within=known.servers_key, name=name, entry=entry))
     with_token = entry is not None and http and not dry_run
     if with_token:
-        # Once more with the token, which no error above shows, and which is made only for a file that can be written.
+        # Planned again with the token: the errors above must not show it, and an unwritable file must not create it.
         secret = known.http_entry(port, tokens_of(context).local()[0])
         action, text = plan(target, Edit(within=known.servers_key, name=name, entry=secret))
     new_folder = not target.path.parent.exists()
-    # The token is in a file that other users may read, also if an older release wrote it.
+    # Other users may be able to read the file with the token, also if an older release wrote it.
     shut = with_token and is_shared(target.path)
     backup = None
     if not dry_run and (action != "unchanged" or shut):
@@ -213,30 +207,29 @@ def install(
         answer["diff"] = _diff(target, text)
     notes: list[Note] = []
     if shut:
-        held = f"note: {target.path} holds a token, so only you can read it now; other users could before"
+        held = f"note: {target.path} contains a token; other users could read it before, now only you can"
         notes.append(Note(held))
     if new_folder and entry is not None and not project and file is None:
-        notes.append(Note(f"note: {target.path.parent} was not there; is {known.title} installed?"))
+        notes.append(Note(f"note: {target.path.parent} did not exist; is {known.title} installed?"))
     return CommandAnswer(answer, _parts(known, answer, project=project), *notes)
 
 
 def _checked(client: str, *, name: str, project: bool, file: Path | None, http: bool) -> Client:
-    """The client of this name; raises `ValidationFailed` with every fault of the command line."""
-    from pursuit.core.base_model import nearest
-
     faults: list[Fault] = []
     known = CLIENTS.get(client)
     if known is None:
         hint = nearest(client.lower(), CLIENTS) or f"; known are {', '.join(CLIENTS)}"
-        faults.append(Fault(field="CLIENT", reason=f"{client!r} is not a client that Pursuit knows{hint}"))
+        faults.append(Fault(field="CLIENT", reason=f"{client!r} is not a known client{hint}"))
     if not _NAME.fullmatch(name):
         faults.append(Fault(field="--name", reason="must be 1 to 64 letters, digits, '-' and '_'"))
     if project and file is not None:
-        faults.append(Fault(field="--project", reason="and --file both name the file; give one of the two"))
+        faults.append(Fault(field="--project", reason="cannot be combined with --file"))
     elif project and known is not None and known.project_file is None:
-        faults.append(Fault(field="--project", reason=f"{known.title} has no configuration for a folder"))
+        faults.append(Fault(field="--project", reason=f"{known.title} does not support a configuration per folder"))
     if http and project:
-        faults.append(Fault(field="--http", reason="writes your token, which must not be in a project's file"))
+        faults.append(
+            Fault(field="--http", reason="cannot be combined with --project: a shared file must not hold your token")
+        )
     if http and known is not None and not known.http:
         faults.append(Fault(field="--http", reason=f"{known.title} starts its servers itself; install without --http"))
     if known is None or faults:
@@ -254,22 +247,18 @@ def _target(client: Client, *, project: bool, file: Path | None) -> Path:
 
 
 def _server_command(context: Context, target: ClientFile) -> list[str]:
-    """The command line of the server: this Pursuit, with the configuration and the ledger of this folder."""
-    from pursuit.config.configuration import JSON_NAME
-    from pursuit.config.files import STATE_VARIABLE
-
     config = context.configuration_path
     ours = (config, (Path.cwd().resolve() if config is None else config.parent) / JSON_NAME)
     if target.path in ours:
         raise InvalidArgument(
-            f"{target.path} is where Pursuit looks for its own servers; with this entry it would start itself. "
+            f"Pursuit reads its own servers from {target.path}; with this entry it would start itself. "
             "Name another file with --file",
             file=str(target.path),
         )
     words = [*this_command(Path(sys.executable)), "serve"]
     if config is not None:
         words += ["--config", str(config)]
-    # With neither, the server looks in the folder where the client starts it, as every command does.
+    # With neither, the server searches from the folder where the client starts it, as every command does.
     if config is not None or context.state is not None or os.environ.get(STATE_VARIABLE):
         ledger = context.ledger_path
         words += ["--state", str(ledger.parent.resolve() / ledger.name)]
@@ -277,7 +266,7 @@ def _server_command(context: Context, target: ClientFile) -> list[str]:
         try:
             word.encode()
         except UnicodeEncodeError:
-            raise InvalidArgument(f"{word!r} is not UTF-8, and a JSON file can hold nothing else") from None
+            raise InvalidArgument(f"{word!r} is not UTF-8, which JSON requires") from None
     return words
 
 
@@ -285,7 +274,7 @@ def _diff(target: ClientFile, text: str) -> str:
     from difflib import unified_diff
 
     old = "/dev/null" if target.raw is None else str(target.path)
-    # One line of context: more of it could show the secrets of other servers.
+    # One line of context: more could show the secrets of other servers.
     lines = unified_diff(target.text.splitlines(), text.splitlines(), old, str(target.path), n=1, lineterm="")
     return "\n".join(lines)
 
@@ -297,16 +286,14 @@ def _parts(client: Client, answer: dict[str, Any], *, project: bool) -> Iterator
         return
     yield Fact("would write" if answer["dry_run"] else "wrote", answer["file"])
     if answer["dry_run"]:
-        for line in clean(answer["diff"]).split("\n"):
-            style = "bold" if line.startswith(("+++", "---")) else _DIFF_STYLES.get(line[:1], "")
-            yield Styled((line, style))
+        yield clean(answer["diff"])
         return
     if answer["backup"]:
         yield Fact("backup", answer["backup"])
     entry = answer["entry"]
     if entry is None:
         yield Fact("removed", answer["name"])
-        yield Fact("next", f"{client.title} forgets it when it starts again")
+        yield Fact("next", f"restart {client.title}")
         return
     yield Fact(answer["action"], answer["name"])
     if "url" in entry:
@@ -315,4 +302,4 @@ def _parts(client: Client, answer: dict[str, Any], *, project: bool) -> Iterator
         yield Fact("runs", shlex.join([entry["command"], *entry["args"]]))
     yield Fact("next", (project and client.then_project) or client.then)
     if project:
-        yield Note("note: the entry holds paths of this machine; it does not work for others who share this folder")
+        yield Note("note: the entry contains paths of this machine and does not work on other machines")

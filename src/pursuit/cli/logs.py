@@ -6,12 +6,12 @@ indented.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from pursuit.cli.console import CommandAnswer, Screen, clean, counted, line
+from pursuit.cli.console import clean, counted, line
 from pursuit.core import events
 from pursuit.core.audit import redacted
 from pursuit.core.events import AnyEvent
@@ -20,30 +20,21 @@ from pursuit.core.state import MissionState
 from pursuit.reports.wording import compact, figure, local_iso, span
 from pursuit.service import Service
 
-LONGEST = 400
-"""Characters of an answer, an error or a rationale on its line; `--json` has them whole."""
+MAX_TEXT = 400
+"""Characters of an answer, an error or a rationale on its line; `--json` does not truncate them."""
 
 
 class Log:
-    """Prints the entries of a mission as its events come, up to the event with the number `until`."""
+    """Turns the events of a mission into log entries, in order."""
 
-    def __init__(self, service: Service, screen: Screen, *, until: int | None) -> None:
+    def __init__(self, service: Service) -> None:
         self._service = service
-        self._screen = screen
-        self._until = until
         self._calls: dict[str, events.CallIntended] = {}
         self._asked: dict[str, events.ApprovalAsked] = {}
         self._model = ""
 
-    async def show(self, event: AnyEvent, state: MissionState) -> bool:
-        """Prints the entry of an event; returns whether no more is wanted."""
-        screen, row = self._screen, await self._entry(event, state)
-        if row is not None:
-            output = (f"    {clean(text)}" for text in row.get("output", ()))
-            screen.render(CommandAnswer(row, f"{local_iso(row['at'])}\t{row['text']}", output))
-        return screen.unread or (self._until is not None and state.seq >= self._until)
-
-    async def _entry(self, event: AnyEvent, state: MissionState) -> dict[str, Any] | None:
+    async def entry(self, event: AnyEvent, state: MissionState) -> dict[str, Any] | None:
+        """Returns the entry of an event as JSON; None if the event has no entry."""
         output: Sequence[str] = ()
         match event:
             case events.CallIntended():
@@ -58,7 +49,7 @@ class Log:
                 if code or event.outcome != "ok":
                     output = output_tail(result)
                 if event.error and not output:
-                    text += f": {line(event.error, LONGEST)}"
+                    text += f": {line(event.error, MAX_TEXT)}"
             case events.ApprovalAsked():
                 self._asked[event.approval_id] = event
                 text = f"question {event.approval_id}: {event.tool} {_arguments(event.args)} ({line(event.reason)})"
@@ -72,8 +63,10 @@ class Log:
                 text = f"iteration {event.iteration + 1}: asked {line(event.model)}{again}"
             case events.ModelAnswered():
                 text = f"iteration {event.iteration + 1}: {line(self._model)} {_said(event)}"
+            case events.ConversationCompacted():
+                text = f"the conversation was compacted: a summary replaces {event.replaced} exchanges"
             case _:
-                text = _words(event, state)
+                text = log_line(event, state)
         if text is None:
             return None
         row: dict[str, Any] = {"at": iso(event.at), "type": type(event).__name__, "text": text}
@@ -86,6 +79,12 @@ class Log:
         return None if body is None else msgspec.json.decode(body)
 
 
+def entry_lines(row: Mapping[str, Any] | None) -> Iterator[str]:
+    if row is not None:
+        yield f"{local_iso(row['at'])}\t{row['text']}"
+        yield from (f"    {clean(text)}" for text in row.get("output", ()))
+
+
 def _what(call: events.CallIntended) -> str:
     return f"check {line(call.criterion_id)}" if call.purpose == "check" else f"call {line(call.tool)}"
 
@@ -95,23 +94,22 @@ def _arguments(args: Mapping[str, Any]) -> str:
 
 
 def _answer(event: events.ApprovalAnswered | events.ApprovalExpired) -> str:
-    return "expired, which counts as no" if isinstance(event, events.ApprovalExpired) else operator_words(event)
+    return "expired, which counts as denied" if isinstance(event, events.ApprovalExpired) else operator_words(event)
 
 
 def _said(event: events.ModelAnswered) -> str:
-    """What a language model answered, and what that used."""
     if event.error is not None:
-        return f"gave no answer: {line(event.error, LONGEST)}"
+        return f"did not answer: {line(event.error, MAX_TEXT)}"
     cost = "" if event.cost_usd is None else f", ${figure(event.cost_usd)}"
     used = f"{event.tokens:,} tokens{cost}, {span(event.seconds)}"
     if event.answer is None:
         return f"answered ({used})"
     called = ", ".join(f"{line(call.name)} {_arguments(call.args or {})}" for call in event.answer.calls)
-    words = [line(event.answer.text, LONGEST), f"calls {called}" if called else ""]
+    words = [line(event.answer.text, MAX_TEXT), f"calls {called}" if called else ""]
     return f"answered ({used}): {'; '.join(filter(None, words)) or 'nothing'}"
 
 
-def _words(event: AnyEvent, state: MissionState) -> str | None:
+def log_line(event: AnyEvent, state: MissionState) -> str | None:
     match event:
         case events.MissionCreated():
             return f"created: {line(state.mission.directive, 200)}"
@@ -119,24 +117,25 @@ def _words(event: AnyEvent, state: MissionState) -> str | None:
             mode = f" in mode {event.mode}" if event.mode else ""
             return f"driven by process {event.pid} on {line(event.host)}{mode}"
         case events.IterationProposed():
-            reasons = "; ".join(line(one, LONGEST) for one in event.failed)
-            why = f": {line(event.rationale, LONGEST)}" if event.rationale else ""
+            reasons = "; ".join(line(one, MAX_TEXT) for one in event.failed)
+            why = f": {line(event.rationale, MAX_TEXT)}" if event.rationale else ""
             what = "a script" if event.script is not None else counted(len(event.calls), "call")
             said = f"failed: {reasons}" if reasons else f"proposes {what}{why}"
             return f"iteration {event.iteration + 1}: {event.proposer} {said}"
         case events.CallRefused():
-            return f"call {line(event.tool)} {_arguments(event.args)}: {event.outcome}: {line(event.reason, LONGEST)}"
+            return f"call {line(event.tool)} {_arguments(event.args)}: {event.outcome}: {line(event.reason, MAX_TEXT)}"
         case events.ScriptEnded():
-            return None if event.error is None else f"script failed: {line(event.error, LONGEST)}"
+            return None if event.error is None else f"script failed: {line(event.error, MAX_TEXT)}"
         case events.IterationEnded():
-            rationale = f": {line(event.rationale, LONGEST)}" if event.rationale else ""
+            rationale = f": {line(event.rationale, MAX_TEXT)}" if event.rationale else ""
             return f"iteration {event.iteration + 1}: {event.verdict} ({event.reason}){rationale}"
         case events.MissionWarned():
-            return f"warning: {line(event.message, LONGEST)}"
+            return f"warning: {line(event.message, MAX_TEXT)}"
         case events.WaitBegan():
-            return f"waiting for {event.waiting_for}" + (f" ({line(event.detail)})" if event.detail else "")
+            until = f" until {local_iso(iso(event.until))}" if event.until else ""
+            return f"waiting for {event.waiting_for}{until}" + (f" ({line(event.detail)})" if event.detail else "")
         case events.MissionFailed():
-            return f"failed: {line(event.error, LONGEST)}"
+            return f"failed: {line(event.error, MAX_TEXT)}"
         case events.MissionEnded():
             return f"{event.status} ({event.reason})"
         case events.OperatorEvent():
@@ -146,12 +145,11 @@ def _words(event: AnyEvent, state: MissionState) -> str | None:
 
 
 def operator_words(event: events.OperatorEvent) -> str:
-    """What the operator ordered or answered."""
     answered = isinstance(event, events.ApprovalAnswered)
     what = _ANSWERS[event.answer] if answered else _ORDERS.get(type(event), type(event).__name__)
     way = f" ({event.channel})" if answered and event.channel else ""
-    by = line(event.by).removesuffix(way) + way  # a person at the terminal is `root (terminal)` already
-    return f"{what} by {by}" + (f": {line(event.reason, LONGEST)}" if event.reason else "")
+    by = line(event.by).removesuffix(way) + way  # `by` may end with it already: `root (terminal)`
+    return f"{what} by {by}" + (f": {line(event.reason, MAX_TEXT)}" if event.reason else "")
 
 
 _ANSWERS: dict[events.Permission, str] = {
@@ -166,5 +164,5 @@ _ORDERS: dict[type[Any], str] = {
     events.AbortOrdered: "abort ordered",
     events.CompletionOrdered: "completion ordered",
     events.BudgetExtended: "budget extended",
-    events.ApprovalShown: "question seen whole",
+    events.ApprovalShown: "full arguments of a question shown",
 }

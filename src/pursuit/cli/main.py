@@ -1,7 +1,7 @@
-"""The command `pursuit`: the app, the one place that catches every error, and the way out of the process.
+"""The command `pursuit`: the list of commands, the handler of every error, and the exit of the process.
 
-No input and no fault of ours ends in a traceback, unless PURSUIT_DEBUG=1 asks for it. Start-up time is a feature: this
-module and the modules of commands import nothing heavy; each command imports what it needs when it runs.
+Errors never print a traceback unless PURSUIT_DEBUG=1 is set. Start-up time is a feature: `pursuit --help` imports no
+command, and running a command imports only that command.
 """
 
 from __future__ import annotations
@@ -11,43 +11,139 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from copy import copy
-from typing import Annotated, Any, NoReturn
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
-from typer.models import CommandInfo
+from typer.core import TyperGroup
 
 from pursuit import __version__
-from pursuit.cli import (
-    audit,
-    control,
-    install,
-    migrate,
-    missions,
-    problem,
-    queries,
-    serve,
-    setup,
-    task,
-    tools,
-    worker,
-    workspace,
-)
 from pursuit.cli.context import Context, WithContext
+
+
+class Listed(NamedTuple):
+    """A command in the list of `pursuit --help`; `place` is its module and, unless it is `app`, the app's name."""
+
+    panel: str
+    place: str
+    help: str
+
+
+def _panel(title: str, **commands: tuple[str, str]) -> dict[str, Listed]:
+    return {name: Listed(title, place, text) for name, (place, text) in commands.items()}
+
+
+COMMANDS: dict[str, Listed] = {
+    **_panel(
+        "Start",
+        init=("setup", "Write a commented example mission that runs without changes."),
+        schema=("setup", "Print the JSON Schema of mission.toml or pursuit.toml, for editors."),
+        scaffold=("setup", "Draft a mission file for a goal from a template; complete it before you run it."),
+        trust=("setup", "Trust the servers, commands, checks, judges and models of a folder."),
+        install=("install", "Add Pursuit to Claude Desktop, Claude Code, VS Code or Cursor."),
+        run=("missions", "Start the mission in a file and run it until it ends or waits."),
+        start=("missions", "Record the mission in a file without running it here, and print its id."),
+        iterate=("missions", "Run a few iterations of a mission."),
+        resume=("missions", "Continue a mission that is pending, interrupted, paused, failed or ended as no_progress."),
+    ),
+    **_panel(
+        "Look",
+        status=("queries", "Show a mission's status: criteria with their evidence, budget, verdict."),
+        list=("queries", "List the missions of the ledger, newest first."),
+        history=("queries", "Show the iterations of a mission, a hundred per page."),
+        watch=("queries", "Follow a mission until it ends or is interrupted, whichever process runs it."),
+        prompt=(
+            "queries",
+            "Show the exact requests to the mission's language model: the next, or those of an iteration.",
+        ),
+        replay=("queries", "Rebuild each request and verdict of a mission from its ledger, and show differences."),
+        logs=("queries", "Show what a mission did, in order: turns, calls, questions, failing checks."),
+        report=("queries", "Show the report of a mission; or write its trials as a table."),
+        lessons=("queries", "Search the lessons of ended missions, best match first."),
+        doctor=("queries", "Check configuration, servers and ledger, and suggest fixes."),
+        agents=("queries", "List the coding agents on this machine, and the line for a mission file."),
+        tools=("tools", "List the tools of every server and what they may do; call a tool; accept changed tools."),
+    ),
+    **_panel(
+        "Steer",
+        pause=("control", "Pause a mission; `pursuit resume` continues at the same call."),
+        abort=("control", "End a mission as terminated, even during a call."),
+        complete=("control", "End a mission as completed, by the operator's decision."),
+        extend=("control", "Raise the caps of a mission's budget."),
+        approvals=("control", "Show the calls that wait for your approval."),
+        approve=("control", "Approve waiting calls; their missions continue when they run again."),
+        deny=("control", "Deny waiting calls; their missions continue without them."),
+        workspace=("workspace", "Show, apply or remove the changes of a mission's coding agent."),
+    ),
+    **_panel(
+        "Prove",
+        verify=("audit", "Check every hash of the ledger or of an exported mission."),
+        export=("audit", "Write a mission with its blobs to one file that can be verified elsewhere."),
+        audit=("audit", "Show who requested which operation, from the terminal or a client."),
+        forget=("audit", "Delete an ended mission and everything it stored; a tombstone remains."),
+        migrate=("migrate", "Copy a ledger to another database; `up` migrates a schema."),
+    ),
+    **_panel(
+        "Serve",
+        serve=("serve", "Serve missions to MCP clients, over stdio or HTTP."),
+        page=("serve", "Open the web page: missions, costs and pending approvals."),
+        worker=("worker", "Run missions of a ledger on PostgreSQL, alongside other workers."),
+        token=("tokens", "Create a bearer token for the HTTP server; list and revoke tokens."),
+        schedule=("serve.schedule_app", "List the schedules that `pursuit serve` runs."),
+        workers=("worker.workers_app", "List the workers of a shared ledger; drain one."),
+    ),
+    **_panel(
+        "Tasks", task=("task", "Run long commands that outlive the terminal; list, tail, wait for and cancel them.")
+    ),
+    **_panel(
+        "Problems",
+        problem=("problem", "Problems to test agents on: list, search, show, serve, attempt, compare."),
+    ),
+}
+"""All commands, in the order of the list."""
+
+
+class _Commands(TyperGroup):
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in COMMANDS:
+            self.commands[args[0]] = loaded(args[0])
+        return super().resolve_command(ctx, args)
+
+
+def loaded(name: str) -> Any:
+    module, _, attribute = COMMANDS[name].place.partition(".")
+    own: typer.Typer = getattr(import_module(f"pursuit.cli.{module}"), attribute or "app")
+    only = typer.Typer(add_completion=False, rich_markup_mode=own.rich_markup_mode)
+    only.callback()(_listed)
+    if own.info.name == name:
+        only.add_typer(own, help=COMMANDS[name].help)
+    only.registered_commands = [one for one in own.registered_commands if own.info.name != name]
+    listed: Any = typer.main.get_command(only)
+    found = listed.commands[name]
+    found.help = found.help or COMMANDS[name].help  # a longer docstring takes precedence
+    return found
+
+
+def _listed() -> None:
+    """A placeholder in the list for a command that is not loaded."""
+
 
 app = typer.Typer(
     name="pursuit",
+    cls=_Commands,
     help="Pursues a goal with MCP servers until its criteria are met, its budget is spent, or it is stuck.",
     epilog="Start here:  pursuit init demo,  then  cd demo  and  pursuit run mission.toml",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+for _name, _entry in COMMANDS.items():
+    app.command(_name, help=_entry.help, rich_help_panel=_entry.panel)(_listed)
 
 
 def _show_version(ctx: typer.Context, asked: bool) -> None:
     if asked and not ctx.resilient_parsing:
-        # `--json` may come later on the line, and typer calls this before it has read that.
+        # typer calls this before it has parsed a `--json` later on the line.
         typer.echo(f'{{"version": "{__version__}"}}' if "--json" in sys.argv else f"pursuit {__version__}")
         raise typer.Exit
 
@@ -64,29 +160,11 @@ def before(
     """Pursues a goal with MCP servers until its criteria are met, its budget is spent, or it is stuck."""
 
 
-for module in (setup, install, missions, queries, control, audit, serve, worker):
-    for one in module.app.registered_commands:
-        one.rich_help_panel = module.PANEL
-    app.registered_commands += module.app.registered_commands
-for group in (
-    serve.token_app,
-    serve.schedule_app,
-    worker.workers_app,
-    task.app,
-    problem.app,
-    tools.app,
-    workspace.app,
-    migrate.app,
-):
-    app.add_typer(group, name=group.info.name, rich_help_panel=group.rich_help_panel)
-
-
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Runs one command and ends the process with its exit code."""
-    gc.disable()  # saves an eighth of the start while modules load; `context.run` turns it on again
+    gc.disable()  # saves an eighth of the start-up time; `context.run` enables it again
     words = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show \u2713 shows a question mark, and the command goes on.
+        # A terminal that cannot show \u2713 shows a question mark instead of failing.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     code = answer(words)
@@ -104,10 +182,10 @@ def answer(words: Sequence[str]) -> int:
     """Runs one command in this process and returns its exit code, whatever happens."""
     as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
     try:
-        code: Any = _app_for(words)(list(words), prog_name="pursuit", standalone_mode=False)
+        code: Any = app(list(words), prog_name="pursuit", standalone_mode=False)
     except KeyboardInterrupt:
         return 130
-    except SystemExit as end:  # typer's own exit when the reader of its help is gone
+    except SystemExit as end:  # typer exits like this if the pipe that reads its help is closed
         return _lost_reader(end.code if isinstance(end.code, int) else 1)
     except Exception as error:  # noqa: BLE001 - the boundary: every error becomes a message and a code
         from pursuit.cli.errors import explain
@@ -119,20 +197,8 @@ def answer(words: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _app_for(words: Sequence[str]) -> typer.Typer:
-    """The app with only the command that comes first, if one does: building all of them takes a while."""
-    narrow = copy(app)
-    narrow.registered_commands = [one for one in app.registered_commands if words[:1] == [_name(one)]]
-    narrow.registered_groups = [one for one in app.registered_groups if words[:1] == [one.name]]
-    return narrow if narrow.registered_commands or narrow.registered_groups else app
-
-
-def _name(command: CommandInfo) -> str | None:
-    return command.name or (command.callback and command.callback.__name__)
-
-
 def _lost_reader(code: int) -> int:
-    """The reader of our output is gone: what is still buffered must not fail at the exit."""
+    """The pipe that reads our output is closed: buffered output must not fail at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     return code

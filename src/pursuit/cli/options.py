@@ -1,6 +1,6 @@
 """The options and arguments that several commands share, and the shell's completion of ids.
 
-Importing this module costs no more than typer itself: what only some commands need is imported when they run.
+Importing this module costs no more than typer itself: other imports happen when a command runs.
 """
 
 from __future__ import annotations
@@ -17,33 +17,20 @@ from pursuit.errors import Fault, InvalidArgument, ValidationFailed
 
 T = TypeVar("T", bound=str)
 STDIN = "-"
-MAX_INPUT_BYTES = 16 * 1024 * 1024
-"""More than any proposal or argument needs; it keeps a wrong file from filling the memory."""
 MAX_COMPLETIONS = 50
 
 
 def read_input(place: str) -> tuple[str, str]:
-    """The text of a file, or of standard input for `-`, and what to call it in an error."""
-    from pursuit.config.files import unreadable
+    """Returns the text of a file, or of standard input for `-`, and its name for errors."""
+    from pursuit.config.files import read_stream, read_text
 
-    source = "standard input" if place == STDIN else place
-    try:
-        if place == STDIN:
-            body = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
-        else:
-            with Path(place).open("rb") as file:
-                body = file.read(MAX_INPUT_BYTES + 1)
-        if len(body) > MAX_INPUT_BYTES:
-            raise unreadable(source, f"is larger than {MAX_INPUT_BYTES:,} bytes")
-        return body.decode(), source
-    except UnicodeDecodeError:
-        raise unreadable(source, "is not UTF-8 text") from None
-    except (OSError, ValueError) as error:
-        raise unreadable(source, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if place != STDIN:
+        return read_text(Path(place)), place
+    return read_stream(sys.stdin.buffer, "standard input"), "standard input"
 
 
 def read_arguments(pairs: Sequence[str], args_json: str | None) -> dict[str, Any]:
-    """The arguments of a call: the object of `--args-json` with each `--arg` added. Reports all faults at once."""
+    """Returns the arguments of a call: the object of `--args-json` plus each `--arg`. Reports all faults together."""
     from pursuit.config.files import as_table, parse_json, unreadable
     from pursuit.core.base_model import kind
 
@@ -73,7 +60,6 @@ def read_arguments(pairs: Sequence[str], args_json: str | None) -> dict[str, Any
 
 
 def _value(text: str) -> Any:
-    """The value of `--arg KEY=VALUE`: JSON if it parses, else the text itself."""
     import msgspec
 
     try:
@@ -82,11 +68,21 @@ def _value(text: str) -> Any:
         return text.encode(errors="replace").decode()
 
 
-# Completion prints nothing, creates nothing and never fails: a shell that completes a word cannot show an error.
+def seconds_of(text: str, field: str = "--older-than") -> float:
+    """`90`, `30m`, `12h` or `7d` in seconds. Raises `InvalidArgument`."""
+    from pursuit.config.files import duration
+
+    found = duration(text)
+    if found is None:
+        raise InvalidArgument(f"{field}: {text!r} is not a duration; write 30m, 12h, 7d or seconds", field=field)
+    return found
+
+
+# Completion prints nothing, creates nothing and never fails: the shell cannot show errors while it completes.
 
 
 def problem_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """The problems whose id starts like this, each with its title; also those of `--dir`."""
+    """Problems whose id starts with this text, with titles; includes those of `--dir`."""
     from pursuit.problems.catalogue import discover
 
     try:
@@ -97,14 +93,13 @@ def problem_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
 
 
 def problem_kinds(incomplete: str) -> list[str]:
-    """The kinds of problems."""
     from pursuit.problems.manifest import KINDS
 
     return [kind for kind in KINDS if kind.startswith(incomplete)]
 
 
 def _newest(kind: str, summary_key: str) -> Callable[[typer.Context, str], list[tuple[str, str]]]:
-    """Completes the id of the newest records of a kind, each with its status and one part of its summary."""
+    """Completes the ids of the newest records of a kind, each with its status and one part of its summary."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
         from pursuit.config.configuration import find_configuration
@@ -137,13 +132,13 @@ attempt_ids = _newest("attempt", "problem_id")
 
 
 def check_choice(option: str, value: str, known: Sequence[T]) -> T:
-    """The value of an option, which must be one of these; else raises `InvalidArgument` with advice."""
+    """Returns the value of an option if it is one of `known`; else raises `InvalidArgument` with advice."""
     from pursuit.core.base_model import nearest
 
     if value in known:
         return cast("T", value)
     advice = nearest(value, known) or f"; known: {', '.join(known)}"
-    raise InvalidArgument(f"{option}: {value!r} is not one of its values{advice}", field=option)
+    raise InvalidArgument(f"{option}: {value!r} is not a valid value{advice}", field=option)
 
 
 def _check_mode(ctx: typer.Context, mode: str | None) -> str | None:
@@ -160,26 +155,30 @@ ModeOption = Annotated[
         metavar="auto|ask|never",
         callback=_check_mode,
         help="Policy mode, overriding the configuration: auto never asks, ask asks before a write, "
-        "never denies what would ask.",
+        "never denies calls that would ask.",
     ),
 ]
 MissionId = Annotated[
     str,
     typer.Argument(
-        metavar="ID", autocompletion=mission_ids, help="Mission id (`pursuit list`), its beginning, or `last`."
+        metavar="ID", autocompletion=mission_ids, help="Mission id (`pursuit list`), a unique prefix, or `last`."
     ),
 ]
 ReasonOption = Annotated[str | None, typer.Option(help="Reason; recorded with the mission.")]
+LogLevelOption = Annotated[str, typer.Option(help="debug, info, warning or error.")]
+LogFormatOption = Annotated[
+    str | None, typer.Option(metavar="FORMAT", help="text or json (default: text on a terminal, else json).")
+]
 LimitOption = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Maximum number of rows.")]
 CursorOption = Annotated[
-    str | None, typer.Option(metavar="C", help="Next page: the cursor that the last page printed.")
+    str | None, typer.Option(metavar="C", help="Show the next page: the cursor that the previous page printed.")
 ]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
 ArgOption = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="One argument: JSON if it parses, else text; repeatable.")
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="One argument: JSON if valid, else text; repeatable.")
 ]
 ArgsJsonOption = Annotated[
     str | None, typer.Option(metavar="JSON|-", help="All arguments as one JSON object; - reads stdin.")

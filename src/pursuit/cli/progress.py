@@ -1,13 +1,13 @@
-"""A mission while it runs: a panel that changes in place, or one line for each iteration.
+"""Shows a running mission: a live panel, or one line per iteration.
 
-A terminal is redrawn at most ten times a second, however fast the mission is.
+The panel is redrawn at most ten times a second.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -17,25 +17,26 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 import msgspec
 
-from pursuit.cli.console import MARKS, STYLES, Screen, budget_parts, counted, line
-from pursuit.cli.show import best_words
+from pursuit.cli.console import Screen, line
+from pursuit.cli.show import criteria_table
 from pursuit.core.audit import redacted
 from pursuit.core.best import Best, BestPoint
 from pursuit.core.budgets import budget_use
-from pursuit.core.criteria import AnyCriterion, Check, EventSeen, MetricThreshold, ToolCallSucceeded, describe
-from pursuit.core.report import iso
+from pursuit.core.criteria import MetricThreshold
+from pursuit.core.report import criteria_rows, iso
 from pursuit.core.state import MissionState
 from pursuit.engine.context import Observer, Phase
-from pursuit.reports.wording import compact, figure, moment, sign, span, stated
+from pursuit.reports.wording import best_words, compact, figure, gauges, moment, span, stated
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.panel import Panel
     from rich.text import Text
 
 REDRAW_SECONDS = 0.1
-MOST_CRITERIA = 12
-MOST_WARNINGS = 3
-MOST_QUESTIONS = 3
+MAX_CRITERIA = 12
+MAX_WARNINGS = 3
+MAX_QUESTIONS = 3
 WIDTH = 100
 _DOING = {
     "propose": "asking for the next calls",
@@ -50,8 +51,6 @@ _DOING = {
 
 @dataclass(slots=True)
 class Snapshot:
-    """What was last seen of a mission."""
-
     mission_id: str
     phase: Phase
     state: MissionState
@@ -59,42 +58,46 @@ class Snapshot:
 
 @asynccontextmanager
 async def progress(screen: Screen, live: Path | None = None) -> AsyncGenerator[Observer]:
-    """Shows a mission for as long as the block lasts; the observer that it gives must see every phase.
+    """Shows a mission within the block; yields an observer that must receive every phase.
 
-    `live` is the folder with what models say right now.
+    `live` is the folder with the streamed output of models.
     """
     if not screen.rich:
         yield lines(screen)
         return
-    from rich.live import Live
-
-    seen: list[Snapshot] = []
+    seen: Snapshot | None = None
 
     def see(mission_id: str, phase: Phase, state: MissionState) -> None:
-        seen[:] = [Snapshot(mission_id, phase, state)]
+        nonlocal seen
+        seen = Snapshot(mission_id, phase, state)
+
+    def draw(width: int) -> Panel | str:
+        return "" if seen is None else panel(seen, time.time(), min(WIDTH, width), words_of(live, seen.mission_id))
+
+    async with redrawn(screen, draw):
+        yield see
+
+
+@asynccontextmanager
+async def redrawn(screen: Screen, draw: Callable[[int], RenderableType]) -> AsyncGenerator[None]:
+    """Within the block, repeatedly draws `draw(width)` in place on the terminal."""
+    from rich.live import Live
 
     with Live(console=screen.console, auto_refresh=False, transient=True) as shown:
 
-        def draw() -> None:
-            if seen:
-                width = min(WIDTH, screen.console.width)
-                said = words_of(live, seen[0].mission_id)
-                shown.update(panel(seen[0], time.time(), width, said), refresh=True)
-
         async def redraw() -> None:
             while True:
-                draw()
+                shown.update(draw(screen.console.width), refresh=True)
                 await anyio.sleep(REDRAW_SECONDS)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(redraw)
-            yield see
+            yield
             tasks.cancel_scope.cancel()
-        draw()
+        shown.update(draw(screen.console.width), refresh=True)
 
 
 def words_of(live: Path | None, mission_id: str) -> str:
-    """The last words that the model of a mission says right now."""
     try:
         with (live / mission_id).open("rb") if live is not None else BytesIO() as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 2_000))
@@ -104,7 +107,7 @@ def words_of(live: Path | None, mission_id: str) -> str:
 
 
 def lines(screen: Screen) -> Observer:
-    """One line on standard error for each iteration that ended, each new warning, and each question of an agent."""
+    """Prints a line on standard error for each ended iteration, new warning and question of an agent."""
     shown: dict[str, int] = {}
     asked: set[str] = set()
     warned: dict[str, int] = {}
@@ -119,7 +122,7 @@ def lines(screen: Screen) -> Observer:
             waits[mission_id] = state.wait_until
             why = line(state.wait_detail or "", 300)
             screen.note(f"no model answers; next try {moment(iso(state.wait_until))}: {why}")
-        for question in state.approvals.open() if phase == "execute" else ():  # the call that asks is held
+        for question in state.approvals.open() if phase == "execute" else ():  # the call waits for the answer
             if question.approval_id not in asked:
                 asked.add(question.approval_id)
                 answer = screen.command("approve", question.approval_id)
@@ -132,7 +135,6 @@ def lines(screen: Screen) -> Observer:
 
 
 def iteration_line(state: MissionState) -> str:
-    """The iteration that ended last, in one line."""
     cap = state.cap("max_iterations")
     words = [f"iteration {state.iteration_count}{f'/{cap:.0f}' if cap is not None else ''}"]
     if state.last_ended is not None:
@@ -148,7 +150,7 @@ def iteration_line(state: MissionState) -> str:
 
 
 def panel(seen: Snapshot, now: float, width: int, said: str = "") -> Panel:
-    """The mission in a frame, with what its model says right now."""
+    """The mission in a frame, with the model's streamed output."""
     from rich.console import Group
     from rich.panel import Panel
     from rich.text import Text
@@ -158,16 +160,19 @@ def panel(seen: Snapshot, now: float, width: int, said: str = "") -> Panel:
     seconds = state.wall_clock_at(now, driven=True)
     found = BestPoint.of(state.best_points.best())
     best = "" if found is None else best_words(msgspec.structs.replace(found, args=_short(found.args)))
-    rows = [
+    criteria = criteria_rows(state)
+    more = len(criteria) - MAX_CRITERIA
+    rows: list[RenderableType] = [
         Text(line(state.mission.directive, 2 * width - 20), style="dim"),
         Text(),
         _headline(seen, seconds),
-        Text(f"criteria     {_met(state)} of {len(state.mission.criteria)} met"),
-        *_criteria(state),
+        Text(f"criteria     {_met(state)} of {len(criteria)} met"),
+        criteria_table(criteria[:MAX_CRITERIA]),
+        *([Text(f"  and {more} more", style="dim")] if more > 0 else []),
         *([Text(f"best         {line(best, 2 * width - 20)}")] if best else []),
         Text(f"budget left  {_left(state, seconds) or 'no caps'}"),
         Text(f"last verdict {'none yet' if last is None else f'{last.verdict} ({last.reason})'}"),
-        *(Text(f"warning: {line(warning)}", style="yellow") for warning in state.standing_warnings[-MOST_WARNINGS:]),
+        *(Text(f"warning: {line(warning)}", style="yellow") for warning in state.standing_warnings[-MAX_WARNINGS:]),
         *_last_call(state),
         *_questions(state),
     ]
@@ -178,7 +183,7 @@ def panel(seen: Snapshot, now: float, width: int, said: str = "") -> Panel:
 
 
 def _short(value: Any) -> Any:
-    """Numbers as a moving screen shows them, with seven digits; the status has all of them."""
+    """Rounds numbers to seven digits; `pursuit status` shows them in full."""
     match value:
         case float():
             return float(f"{value:.7g}")
@@ -189,7 +194,7 @@ def _short(value: Any) -> Any:
 
 
 def _last_call(state: MissionState) -> list[Text]:
-    """The call that was made last, or is being made."""
+    """The last call, ended or in progress."""
     from rich.text import Text
 
     for iteration in (state.open, state.last):
@@ -197,16 +202,16 @@ def _last_call(state: MissionState) -> list[Text]:
             call = list(iteration.calls.values())[-1]
             error = f": {line(call.error, 200)}" if call.error else ""
             args = line(compact(_short(redacted(call.args))))
-            words = f"{line(call.tool)} {args} {call.outcome or 'under way'}{error}"
+            words = f"{line(call.tool)} {args} {call.outcome or 'in progress'}{error}"
             return [Text(f"last call    {words}", no_wrap=True, overflow="ellipsis")]
     return []
 
 
 def _questions(state: MissionState) -> list[Text]:
-    """The questions that wait for an answer, each with its id."""
+    """The open questions with their ids."""
     from rich.text import Text
 
-    asked = state.approvals.open()[:MOST_QUESTIONS]
+    asked = state.approvals.open()[:MAX_QUESTIONS]
     words = [f"question     {one.approval_id}: {line(one.tool)} {line(compact(redacted(one.args)))}" for one in asked]
     return [Text(text, style="bold", no_wrap=True, overflow="ellipsis") for text in words]
 
@@ -221,58 +226,8 @@ def _headline(seen: Snapshot, seconds: float) -> Text:
     return Text.assemble("iteration    ", (count, "bold"), f" \u00b7 {doing} \u00b7 {clock(seconds)}")
 
 
-def _criteria(state: MissionState) -> list[Text]:
-    from rich.text import Text
-
-    shown = state.mission.criteria[:MOST_CRITERIA]
-    wide = max(len(line(criterion.criterion_id, 30)) for criterion in shown)
-    rows: list[Text] = []
-    for criterion in shown:
-        result = state.results.get(criterion.criterion_id)
-        status = result.status if result is not None else "inconclusive"
-        name = f"{line(criterion.criterion_id, 30):{wide}}  "
-        row = Text.assemble(
-            (f"  {MARKS[status]} ", STYLES[status]),
-            name,
-            _standing(state, criterion),
-            no_wrap=True,
-            overflow="ellipsis",
-        )
-        if not criterion.required:
-            row.append("  (optional)", "dim")
-        rows.append(row)
-    if more := len(state.mission.criteria) - len(shown):
-        rows.append(Text(f"  and {more} more", style="dim"))
-    return rows
-
-
-def _standing(state: MissionState, criterion: AnyCriterion) -> str:
-    """The facts of the checkpoint that set a criterion's mark, then what the criterion wants."""
-    result = state.results.get(criterion.criterion_id)
-    evidence: Any = None if result is None else result.evidence
-    facts = cast("dict[str, Any]", evidence) if isinstance(evidence, dict) else {}
-    match criterion:
-        case MetricThreshold():
-            metric, target = line(criterion.metric, 30), criterion.target
-            now = figure(facts["value"], target) if "value" in facts else "none yet"
-            words = f"{metric} {now}, wanted {sign(criterion.op)} {stated(target)}"
-            best = state.best_points.of(criterion.criterion_id)
-            if best is None or (best.point is not None and best.point.value == facts.get("value")):
-                return words
-            return f"{words}, best so far {_found(best, criterion)}"
-        case ToolCallSucceeded():
-            count = facts.get("count", 0)
-            return f"{line(criterion.tool_name, 50)} succeeded {counted(count, 'time')}, wanted {criterion.min_count}"
-        case EventSeen():
-            return f"{describe(criterion)}{'' if facts.get('count') else ', not seen yet'}"
-        case Check(command=[program, *words]):
-            return line(f"check {' '.join([Path(program).name, *words])}", 60)
-        case _:
-            return line(describe(criterion), 60)
-
-
 def _found(best: Best, criterion: MetricThreshold) -> str:
-    """The best value that keeps the other limits, and whether it is a mean; without one, that the value does not."""
+    """The best feasible value, and the number of calls of a mean; or the best value, marked as infeasible."""
     point = best.point or best.infeasible
     value = "" if point is None else figure(point.value, criterion.target)
     if best.point is None:
@@ -281,7 +236,7 @@ def _found(best: Best, criterion: MetricThreshold) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A mission's wall clock, without fractions that would flicker."""
+    """A mission's wall-clock time in whole seconds, to avoid flicker."""
     return f"{seconds:.0f} s" if seconds < 60 else span(seconds)
 
 
@@ -290,9 +245,6 @@ def _met(state: MissionState) -> int:
 
 
 def _left(state: MissionState, seconds: float | None = None) -> str:
-    parts = budget_parts(budget_use(state, seconds))
     return ", ".join(
-        f"{left} of wall clock" if label == "wall clock" else f"{left} {label}"
-        for label, _used, _cap, left in parts
-        if left is not None
+        f"{one.left} {one.label.lower()}" for one in gauges(budget_use(state, seconds)) if one.left is not None
     )

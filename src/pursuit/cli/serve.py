@@ -1,12 +1,14 @@
-"""`pursuit serve`: missions for MCP clients; `token`: bearer tokens for its HTTP server; `schedule`: what it starts.
+"""The commands `serve`, `page` and `schedule`.
 
-Over stdio nothing of ours goes to standard output. A token is printed once, by the command that makes it.
+Over stdio, only MCP messages go to standard output. A token is printed once, by the command that creates it.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,48 +16,43 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pursuit.cli.console import CommandAnswer, Fact, Hint, Note, Part, TableRows, facts_of, line
-from pursuit.cli.context import Context, Interrupted, NoLedger, WithContext, command, conduct, group
-from pursuit.cli.options import ModeOption, mission_ids
+from pursuit.cli.context import Context, Interrupted, NoLedger, command, conduct, group
+from pursuit.cli.options import LogFormatOption, LogLevelOption, ModeOption, mission_ids
+from pursuit.cli.tokens import tokens_of
+from pursuit.config.files import SESSIONS_FILE
+from pursuit.engine.context import SystemClock
 from pursuit.errors import Fault, InvalidArgument, ValidationFailed, advice
+from pursuit.reports.wording import moment
+from pursuit.service.schedules import schedule_rows
 
 if TYPE_CHECKING:
     from pursuit.page import Sessions
     from pursuit.server.bind import HttpBinding
-    from pursuit.server.tokens import Right, Scope, Tokens
 
-PANEL = "Serve"
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
-_LONGEST_LIFE = 3650 * 86_400.0
 
 HttpOption = Annotated[
     bool, typer.Option("--http", help="Serve streamable HTTP at /mcp (default: stdio, as clients start it).")
 ]
 HostOption = Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")]
-PortOption = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes any free one.")]
+PortOption = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 selects a free port.")]
 AllowHostOption = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Accept this Host header; repeatable.")]
 RequireTokenOption = Annotated[
     bool,
     typer.Option(
         "--require-token/--no-token",
-        help="Ask for a bearer token (`pursuit token`); or not, on loopback alone: every local user can use it then.",
+        help="Require a bearer token (`pursuit token`). --no-token works on loopback only and admits every local user.",
     ),
 ]
 SocketOption = Annotated[
     Path | None,
-    typer.Option(metavar="PATH", help="Serve HTTP on this unix socket, to your own user only, without a token."),
+    typer.Option(metavar="PATH", help="Serve HTTP on this unix socket, for your user only, without a token."),
 ]
 _TCP_OPTIONS = ("allow_host", "require_token", "host", "port")
-OperatorOption = Annotated[bool, typer.Option("--operator", help="Operator token: may answer approvals.")]
 
 app = typer.Typer()
-token_app = typer.Typer(
-    name="token",
-    help="Make a bearer token for the HTTP server; list and revoke tokens.",
-    invoke_without_command=True,
-    rich_help_panel=PANEL,
-)
-schedule_app = group("schedule", "List the schedules that `pursuit serve` keeps.", panel=PANEL)
+schedule_app = group("schedule")
 
 
 @command(app)
@@ -78,7 +75,8 @@ def serve(
         ),
     ] = None,
     gateway: Annotated[
-        bool, typer.Option("--gateway", help="Serve the tools of the configured servers, under policy, not missions.")
+        bool,
+        typer.Option("--gateway", help="Serve the tools of the configured servers, under policy, instead of missions."),
     ] = False,
     tool_search: Annotated[
         bool, typer.Option("--tool-search", help="With --gateway: offer three tools that find and call all others.")
@@ -86,17 +84,13 @@ def serve(
     plain_names: Annotated[
         bool, typer.Option("--plain-names", help="With --gateway: no dots in tool names, for models that reject them.")
     ] = False,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
-    log_format: Annotated[
-        str | None, typer.Option(help="text or json (default: text on a terminal, else json).")
-    ] = None,
+    log_level: LogLevelOption = "info",
+    log_format: LogFormatOption = None,
     mode: ModeOption = None,
 ) -> None:
-    """Serve missions to MCP clients, over stdio or HTTP."""
     import gc
-    import os
 
-    gc.disable()  # these imports make about 150,000 objects that stay: there is no garbage among them
+    gc.disable()  # these imports create about 150,000 permanent objects; there is no garbage to collect
     from pursuit.server import logs
     from pursuit.server.serve import serve as serving
 
@@ -105,9 +99,11 @@ def serve(
     logs.configure(log_level, log_format or ("text" if sys.stderr.isatty() else "json"))
     faults = transport_faults(context, http=http, socket=socket)
     gateway_only = [("--tool-search", tool_search), ("--plain-names", plain_names)]
-    faults += [Fault(field=name, reason="goes with --gateway") for name, given in gateway_only if given and not gateway]
+    faults += [Fault(field=name, reason="requires --gateway") for name, given in gateway_only if given and not gateway]
     if gateway and mission_id is not None:
-        faults.append(Fault(field="--mission", reason="does not go with --gateway, which serves no missions"))
+        faults.append(
+            Fault(field="--mission", reason="cannot be combined with --gateway, which does not serve missions")
+        )
     if faults:
         raise ValidationFailed(faults, "wrong options; nothing was served")
     if mission_id is not None:
@@ -120,10 +116,11 @@ def serve(
         )
     elif sys.stdin.isatty():
         typer.echo(
-            f"MCP on this terminal; a client starts it ({advice('pursuit install --help')}). Or try --http.", err=True
+            f"MCP on this terminal; normally a client starts it ({advice('pursuit install --help')}). Or try --http.",
+            err=True,
         )
     options = None
-    # A terminal that closes sends SIGHUP too, and then the server must end and not reload.
+    # A closing terminal also sends SIGHUP; the server must end then, not reload.
     reloads = gateway and not any(os.isatty(stream) for stream in (0, 1, 2))
     if gateway:
         from pursuit.server.gateway.upstreams import GatewayOptions
@@ -132,7 +129,7 @@ def serve(
         options = GatewayOptions(alone=door is None, spelling=spelling, search=tool_search, reloads=reloads)
 
     sessions = page = None
-    if door is not None and door.unix_socket is None:  # a browser opens no unix socket
+    if door is not None and door.unix_socket is None:  # browsers cannot open unix sockets
         from pursuit.page import open_page
 
         sessions = sessions_of(context)
@@ -147,9 +144,7 @@ def serve(
 
 
 def serve_until_stopped(work: Callable[[], Awaitable[None]], *, hang_up: bool = True) -> None:
-    """Serves until the client leaves or a signal asks to stop, which is a normal end."""
-    import logging
-
+    """Serves until the client disconnects or a signal stops the server; both are normal ends."""
     from pursuit.server import logs
 
     try:
@@ -159,15 +154,16 @@ def serve_until_stopped(work: Callable[[], Awaitable[None]], *, hang_up: bool = 
 
 
 def transport_faults(context: Context, *, http: bool, socket: Path | None) -> list[Fault]:
-    """The options that mean nothing for this transport and were given, even with their default values."""
+    """A fault for each given option that does not apply to this transport, even with its default value."""
     sources = {name: context.click.get_parameter_source(name) for name in _TCP_OPTIONS}
     given = [_spelt(context, name) for name, source in sources.items() if source and source.name != "DEFAULT"]
     if socket is not None:
         return [
-            Fault(field=name, reason="does not go with --socket") for name in (*given, *(["--http"] if http else []))
+            Fault(field=name, reason="cannot be combined with --socket")
+            for name in (*given, *(["--http"] if http else []))
         ]
     given += ["--json"] if context.json else []
-    return [] if http else [Fault(field=name, reason="goes with --http") for name in given]
+    return [] if http else [Fault(field=name, reason="requires --http") for name in given]
 
 
 def _spelt(context: Context, name: str) -> str:
@@ -183,25 +179,25 @@ def http_door(
     require_token: bool,
     socket: Path | None,
 ) -> HttpBinding:
-    """Where HTTP clients connect, with a new token if there is none; other machines need one that a person made."""
+    """Returns the binding for HTTP clients; creates a token if none exists, but never for other machines."""
     from pursuit.server.bind import HttpBinding, check_bind, resolve
 
     tokens, oauth = tokens_of(context), None
     if socket is not None:
         return HttpBinding(unix_socket=socket, operators=tokens)
-    if (config := context.configuration.oauth) is not None:
+    if (config := context.configuration.serve.oauth) is not None:
         from pursuit.server.oauth import OAuth
 
-        context.trust_here()  # a folder of a stranger must not say whose tokens count
+        context.trust_here()  # an untrusted folder must not decide whose tokens are valid
         oauth = OAuth(config)
         if not require_token:
             raise InvalidArgument(
-                "--no-token: [serve.oauth] of the configuration asks for tokens; remove one of the two",
+                "--no-token contradicts [serve.oauth] of the configuration; remove one of the two",
                 field="--no-token",
             )
     needed = tokens if require_token else None
     check_bind(host, needed, oauth=oauth is not None)
-    # Other machines get no token that no person made; and with an authorization server clients sign in there.
+    # A token for other machines is only made by a person; with an authorization server, clients sign in there.
     makes = require_token and oauth is None and resolve(host).is_loopback
     return HttpBinding(
         host=host,
@@ -217,9 +213,9 @@ def http_door(
 def print_address(
     context: Context, door: HttpBinding | None, sessions: Sessions | None = None
 ) -> Callable[[str], None]:
-    """A callback that prints a token that was made for the server, and with `--json` the server's address.
+    """Returns a callback that prints a newly created token, and with `--json` the server's address.
 
-    The link that signs in to the page goes to a terminal, and not into the log of a service.
+    The sign-in link of the page is printed to a terminal only, never to the log of a service.
     """
 
     def listening(url: str) -> None:
@@ -247,8 +243,6 @@ def print_address(
 
 
 def sessions_of(context: Context) -> Sessions:
-    """The sessions of the page over the ledger of this folder."""
-    from pursuit.config.files import SESSIONS_FILE
     from pursuit.page import Sessions
 
     tokens = tokens_of(context)
@@ -261,14 +255,16 @@ def page(
     context: Context,
     *,
     browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Open it in a browser, or only print it.")
+        bool, typer.Option("--browser/--no-browser", help="Open the page in a browser, or only print its address.")
     ] = True,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port, if nothing serves yet; 0 takes any free one.")] = 0,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port, if no server is running; 0 selects a free port.")
+    ] = 0,
 ) -> None:
-    """Open the page: what runs, why it waits, what it cost, and a yes or no.
+    """Open the web page: missions, costs and pending approvals.
 
-    Where `pursuit serve --http` serves this ledger already, its page is opened. Else this command serves the page
-    alone, until Ctrl-C; it drives no mission.
+    If `pursuit serve --http` already serves this ledger, opens its page. Otherwise serves only the page, until Ctrl-C,
+    and runs no missions.
     """
     from pursuit.page import open_page
     from pursuit.server.bind import HttpBinding
@@ -299,137 +295,10 @@ def page(
     serve_until_stopped(work)
 
 
-@token_app.callback(epilog="Example:  pursuit token --name laptop")
-@WithContext
-def make(
-    context: Context,
-    *,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Token name (default: token-1, …).")] = None,
-    operator: OperatorOption = False,
-) -> CommandAnswer | None:
-    """Make a bearer token for the HTTP server; list and revoke tokens."""
-    if (subcommand := context.click.invoked_subcommand) is not None:
-        for option, given in (("--name", name is not None), ("--operator", operator)):
-            if given:
-                how = "give it after `new`" if subcommand == "new" else f"`{subcommand}` takes none"
-                raise typer.BadParameter(f"{option} makes a token; {how}")
-        return None
-    return new_token(context, name=name, operator=operator)
-
-
-@command(token_app, "new", epilog="Example:  pursuit token new ci --expires 30d --scope missions:read")
-def new_token(
-    context: Context,
-    *,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Token name (default: token-1, …).")] = None,
-    operator: OperatorOption = False,
-    may: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="RIGHT",
-            help="approve-own: its user's answers to approvals count over HTTP, if [approvals] channels lists that.",
-        ),
-    ] = None,
-    scope: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="SCOPE",
-            help="missions:read, missions:write, tools:call, tasks:* or approvals:answer; repeatable "
-            "(default: all of its role).",
-        ),
-    ] = None,
-    expires: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Refuse it after this time: 12h, 30d (default: never).")
-    ] = None,
-) -> CommandAnswer:
-    """Make a bearer token, also with further rights, fewer scopes or an expiry."""
-    from pursuit.server.tokens import RIGHTS, SCOPES, role_of
-
-    rights: list[Right] = [one for one in RIGHTS if one in (may or ())]
-    scopes: list[Scope] | None = None if scope is None else [one for one in SCOPES if one in scope]
-    faults = [
-        Fault(field="--may", reason=f"{one[:80]!r} is not a right; there is approve-own")
-        for one in may or ()
-        if one not in RIGHTS
-    ]
-    faults += [
-        Fault(field="--scope", reason=f"{one[:80]!r} is not a scope; there are {', '.join(SCOPES)}")
-        for one in scope or ()
-        if one not in SCOPES
-    ]
-    seconds = None
-    if expires is not None:
-        from pursuit.cli.task_run import seconds_of
-
-        seconds = seconds_of(expires, "--expires")
-        if not 0 < seconds <= _LONGEST_LIFE:
-            faults.append(Fault(field="--expires", reason="must be more than nothing and at most 3650d"))
-    if faults:
-        raise ValidationFailed(faults, "no token was made")
-    options = {"operator": operator, "may": rights, "scopes": scopes, "seconds": seconds}
-    made, token = _make_token(tokens_of(context), name, **options)
-    facts = {
-        "name": made,
-        "role": role_of(operator=operator),
-        **({"may": ", ".join(rights)} if rights else {}),
-        **({} if scopes is None else {"scope": " ".join(scopes)}),
-        **({} if expires is None else {"expires": expires}),
-        "token": token,
-        "header": f"Authorization: Bearer {token}",
-    }
-    hints = [Hint(f"the token is shown only now; to revoke it: {context.command('token', 'revoke', made)}")]
-    if operator:
-        hints.append(Hint("with it a client answers approvals in your name: keep it from agents"))
-    return CommandAnswer(facts, facts_of(facts), *hints)
-
-
-@command(token_app, "list", reads=True)
-def list_tokens(context: Context) -> CommandAnswer:
-    """List the tokens by name and role; the tokens themselves are not stored."""
-    rows = tokens_of(context).names()
-    none = Hint(f"there are no tokens; to make one: {context.command('token')}")
-    return CommandAnswer({"tokens": rows}, _token_lines(rows) if rows else none)
-
-
-def _token_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for row in rows:
-        may = f"  may {', '.join(row['may'])}" if "may" in row else ""
-        may += f"  scope {' '.join(row['scopes'])}" if "scopes" in row else ""
-        if "expires_at" in row:
-            may += f"  {'expired' if row['expired'] else 'expires'} {row['expires_at']}"
-        yield f"{row['name']}  {row['role']}  made {row['created_at']}{may}"
-
-
-@command(token_app)
-def revoke(
-    context: Context,
-    *,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Token name (`token list`).")],
-) -> CommandAnswer:
-    """Revoke a token; a running server refuses it from the next request on."""
-    tokens_of(context).revoke(name)
-    return CommandAnswer({"revoked": name}, Fact("revoked", name))
-
-
-@command(token_app)
-def rotate(
-    context: Context,
-    *,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Token name (`token list`).")],
-) -> CommandAnswer:
-    """Make a new token in place of one; its missions and tasks stay its own."""
-    token = tokens_of(context).rotate(name)
-    facts = {"name": name, "token": token, "header": f"Authorization: Bearer {token}"}
-    return CommandAnswer(facts, facts_of(facts), Hint("the token is shown only now; the one before is refused"))
-
-
 @command(schedule_app, "list", reads=True)
 def list_schedules(context: Context) -> CommandAnswer:
-    """List the schedules: the next time, the last run, and runs that were missed or skipped."""
-    from pursuit.engine.context import SystemClock
-    from pursuit.service.schedules import schedule_rows
-
-    configs, now = context.configuration.schedules, SystemClock.now()
+    """List the schedules: the next time, the last run, and missed or skipped runs."""
+    configs, now = context.configuration.schedule, SystemClock.now()
     try:
         rows = context.look(lambda runtime: schedule_rows(configs, runtime.runner.ledger, now))
     except NoLedger:
@@ -440,7 +309,7 @@ def list_schedules(context: Context) -> CommandAnswer:
 def _schedule_parts(rows: Sequence[dict[str, Any]]) -> Iterator[Part]:
     if not rows:
         write = advice('schedule."{}" = {{ cron = "{}", mission = "{}" }}', "nightly", "0 6 * * *", "mission.toml")
-        yield Hint(f"there are no schedules; write this above the tables of pursuit.toml: {write}")
+        yield Hint(f"there are no schedules; add this above the tables of pursuit.toml: {write}")
         return
     columns = ("schedule", "cron", "next", "last run", "missed", "mission file")
     yield TableRows(columns, [_schedule_cells(row) for row in rows])
@@ -452,32 +321,7 @@ def _schedule_parts(rows: Sequence[dict[str, Any]]) -> Iterator[Part]:
 
 
 def _schedule_cells(row: dict[str, Any]) -> list[str]:
-    from pursuit.reports.wording import moment
-
     last = row.get("last_run")
     run = "none" if last is None else f"{last['session_id']} {last['status']}"
     missed = f"{row['missed']} (last {moment(row['last_missed_at'])})" if row.get("missed") else "0"
     return [line(row["name"]), row["cron"], moment(row["next_at"]), run, missed, row["mission"]]
-
-
-def tokens_of(context: Context) -> Tokens:
-    """The tokens beside the ledger of this folder: they also count for the other ledgers there."""
-    from pursuit.server.tokens import Tokens
-
-    context.refuse_agents(always=True)
-    tokens = Tokens.beside(context.ledger_path)
-    context.trust_credentials(tokens.path)
-    return tokens
-
-
-def _make_token(tokens: Tokens, name: str | None, **options: Any) -> tuple[str, str]:
-    """A new token and its name; another process may take a name that we chose, so we try the next one."""
-    from pursuit.server.tokens import NameTaken
-
-    while name is None:
-        chosen = tokens.free_name()
-        try:
-            return chosen, tokens.make(chosen, **options)
-        except NameTaken:
-            continue
-    return name, tokens.make(name, **options)

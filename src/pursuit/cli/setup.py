@@ -1,21 +1,37 @@
-"""The commands that help to write files, and start nothing: init (an example), schema (for editors), scaffold."""
+"""The commands that write or trust files and start nothing: init, schema, scaffold, trust."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pursuit.cli.console import CommandAnswer, Fact, Hint, Note, Part, clean
 from pursuit.cli.context import Context, command
 from pursuit.cli.options import ForceOption, OutputOption, check_choice
+from pursuit.config.configuration import JSON_NAME, TOML_NAME, load_configuration
+from pursuit.config.files import SESSIONS_FILE, TOKENS_FILE
+from pursuit.config.json_schemas import SCHEMAS, schema_text
+from pursuit.config.mission_file import load_mission_file
+from pursuit.config.trust import (
+    Records,
+    TrustedFolder,
+    forget,
+    new_state,
+    of_configuration,
+    of_credentials,
+    of_mission,
+    record,
+    trust_path,
+    untrusted,
+)
+from pursuit.demo.example import next_steps, template_named, write_example
+from pursuit.demo.mission_templates import TEMPLATES, draft
 from pursuit.errors import Fault, ValidationFailed, advice
-
-if TYPE_CHECKING:
-    from pursuit.config.trust import TrustedFolder
-
-PANEL = "Start"
+from pursuit.problems.catalogue import workspaces_of
+from pursuit.problems.manifest import MANIFEST
+from pursuit.problems.manifest_reading import read_manifest
 
 app = typer.Typer()
 
@@ -33,9 +49,6 @@ def init(
     ] = "beam",
     force: ForceOption = False,
 ) -> CommandAnswer:
-    """Write an example mission, with comments, that runs as it is."""
-    from pursuit.demo.example import next_steps, template_named, write_example
-
     files = write_example(directory, force=force, template=template)
     steps = [] if directory.resolve() == Path.cwd() else [f"cd {clean(directory)}"]
     steps += next_steps(template_named(template))
@@ -50,9 +63,6 @@ def schema(
     *,
     name: Annotated[str, typer.Argument(metavar="mission|config", help="mission.toml or pursuit.toml.")],
 ) -> None:
-    """Print the JSON Schema of mission.toml or pursuit.toml, for editors."""
-    from pursuit.config.json_schemas import SCHEMAS, schema_text
-
     check_choice("mission|config", name, tuple(SCHEMAS))
     context.screen.plain(schema_text(name).rstrip("\n"))
 
@@ -70,9 +80,6 @@ def scaffold(
     output: OutputOption = None,
     force: ForceOption = False,
 ) -> CommandAnswer:
-    """Draft a mission file for a goal from a template; complete it before you run it."""
-    from pursuit.demo.mission_templates import TEMPLATES, draft
-
     _check_arguments(directive, model)
     if output is not None:
         context.check_output(output, force=force)
@@ -95,17 +102,16 @@ def trust(
     *,
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="PATH", help="Folders, or configurations, missions and problems (none: list all)."),
+        typer.Argument(
+            metavar="PATH", help="Folders, configurations, missions or problems (default: list trusted ones)."
+        ),
     ] = None,
-    show: Annotated[bool, typer.Option("--show", help="Show what they start; record nothing.")] = False,
-    remove: Annotated[bool, typer.Option("--remove", help="Trust them no longer.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Show what they start, without trusting them.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Stop trusting them.")] = False,
     owner: Annotated[
         str | None, typer.Option(metavar="USER", help="Trust the files of this user, by name or number.")
     ] = None,
 ) -> CommandAnswer:
-    """Trust what a folder starts: its servers, commands, checks, judges and models."""
-    from pursuit.config.trust import Records, forget, record, trust_path, untrusted
-
     context.refuse_agents(always=True)
     if owner is not None:
         record(owner=_user(owner))
@@ -117,7 +123,7 @@ def trust(
         data = {"file": str(trust_path()), "trusted": list(records.trusted), "owners": records.owners}
         return CommandAnswer(data, map(clean, records.trusted), Hint(f"recorded in {trust_path()}"))
     found = _workspaces(paths)
-    untrusted(found)  # raises for a file that others can write
+    untrusted(found)  # raises for files that other users can write
     if not show:
         record(found)
     rows = [{"path": str(one.path), "starts": list(one.starts.values())} for one in found]
@@ -129,7 +135,6 @@ def trust(
 
 
 def _user(word: str) -> int:
-    """The number of a user, by name or number."""
     import pwd
 
     try:
@@ -139,15 +144,7 @@ def _user(word: str) -> int:
 
 
 def _workspaces(paths: list[Path]) -> list[TrustedFolder]:
-    """What these paths start; of a folder its configuration, its state and its problem. Raises with all faults."""
-    from pursuit.config.configuration import JSON_NAME, TOML_NAME, load_configuration
-    from pursuit.config.files import SESSIONS_FILE, TOKENS_FILE
-    from pursuit.config.mission_file import load_mission_file
-    from pursuit.config.trust import new_state, of_configuration, of_credentials, of_mission
-    from pursuit.problems.catalogue import workspaces_of
-    from pursuit.problems.manifest import MANIFEST
-    from pursuit.problems.manifest_reading import read_manifest
-
+    """Returns what these paths start: of a folder, its configuration, state and problem. Reports all faults."""
     found: list[TrustedFolder] = []
     faults: list[Fault] = []
     for given in paths:
@@ -155,7 +152,7 @@ def _workspaces(paths: list[Path]) -> list[TrustedFolder]:
         folder = given if given.is_dir() else given.parent
         files = [folder / name for name in names if (folder / name).is_file()]
         if folder / TOML_NAME in files and given.is_dir():
-            files = [one for one in files if one.name != JSON_NAME]  # it is part of the other
+            files = [one for one in files if one.name != JSON_NAME]  # the other file includes it
         state = [folder / ".pursuit" / name for name in ("ledger.db", TOKENS_FILE, SESSIONS_FILE)]
         files += [path for path in state if given.is_dir() and path.is_file()]
         if not files:
@@ -183,10 +180,10 @@ def _workspaces(paths: list[Path]) -> list[TrustedFolder]:
 def _check_arguments(directive: list[str], model: str | None) -> None:
     faults: list[Fault] = []
     if not " ".join(directive).strip():
-        faults.append(Fault(field="DIRECTIVE", reason="it is empty; say the goal, such as “make the tests pass”"))
+        faults.append(Fault(field="DIRECTIVE", reason="is empty; give a goal, such as “make the tests pass”"))
     if model is not None:
         example = advice("pursuit init --template {}", "NAME")
-        reason = f"is gone: `{example}` writes an example that runs, and a client's model drafts criteria with the MCP"
+        reason = f"was removed: `{example}` writes a working example, and a client's model drafts criteria with the MCP"
         faults.append(Fault(field="--model", reason=f"{reason} prompt `write_criteria` of {advice('pursuit serve')}"))
     if faults:
         raise ValidationFailed(faults, "nothing was drafted")

@@ -1,7 +1,6 @@
-"""How missions are shown: one mission, a list of them, the iterations of one, a verification.
+"""Shows missions, lists, iterations, verifications, requests and replays.
 
-These functions read what the service answers and nothing else. Output for a pipe has no colour and no box, and one
-fact or one row per line.
+These functions render answers of the service. Output for a pipe is plain: one fact or row per line.
 """
 
 from __future__ import annotations
@@ -10,6 +9,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET
 
 from pursuit.cli.console import (
     MARKS,
@@ -21,15 +22,15 @@ from pursuit.cli.console import (
     Part,
     Styled,
     TableRows,
-    budget_parts,
     clean,
     counted,
     line,
     of_cap,
 )
 from pursuit.cli.context import Context
+from pursuit.core.history import Iteration
 from pursuit.core.proposing import settings_type
-from pursuit.core.report import way_on
+from pursuit.core.report import ChildRow, CriterionRow, Status, way_on
 from pursuit.core.state import MissionState
 from pursuit.errors import SessionTerminal, advice
 from pursuit.ledger.contract import Verification
@@ -38,65 +39,49 @@ from pursuit.reports.wording import (
     compact,
     evidence_words,
     figure,
+    gauges,
     local_iso,
     moment,
     seconds_between,
     span,
     why,
 )
+from pursuit.service.conversations import VerdictReplay
+from pursuit.service.queries import HistoryPage, ListedMission, MissionPage
 
 if TYPE_CHECKING:
-    from pursuit.core.history import Iteration
-    from pursuit.core.report import ChildRow, CriterionRow, Status
-    from pursuit.service.queries import HistoryPage, ListedMission, MissionPage
+    from rich.table import Table
 
-_TIMES = (("created", "created_at"), ("started", "started_at"), ("ended", "ended_at"))
-
-
-def mission(context: Context, status: Status) -> Part:
-    """Everything about one mission but its history."""
-    return Forms(_mission_plain(context, status), lambda _width: _mission_rich(context, status))
-
-
-def _model_plain(status: Status) -> Iterator[Part]:
-    """What a language model read from its provider's cache, what is only estimated, and its notes."""
-    if row := status.model:
-        said = f"{row.name}, {row.cached_tokens:,} tokens from its cache"
-        if row.estimated_tokens:
-            said += f", {row.estimated_tokens:,} tokens estimated (requests without an answer)"
-        yield Fact("model", said)
-    for note in status.notes:
-        yield Fact("note of the model", line(note, 500))
+    from pursuit.service.conversations import ConversationText, RequestReplay
 
 
 def way_on_from(context: Context, mission_id: str, state: MissionState) -> str:
-    """What continues or repeats a mission that has ended."""
     say = context.command
     return way_on(mission_id, reason=state.verdict_reason, parent=state.parent, origin=state.origin, say=say)
 
 
 def has_ended(context: Context, mission_id: str, state: MissionState) -> SessionTerminal:
-    """The error for a mission that has ended, with the commands that go on from there."""
     way = way_on_from(context, mission_id, state)
     text = f"{mission_id} has ended: {state.status} ({state.verdict_reason}); {way}"
     return SessionTerminal(text, session_id=mission_id, status=state.status, way_on=way)
 
 
 def continue_command(context: Context, status: Status) -> str:
-    """What continues a mission that has not ended: a command, unless its proposer is the model of a client."""
+    """Returns how to continue a mission: a command, or instructions if a client's model proposes."""
     kind = settings_type(status.proposer)
     if kind is None or not kind.LENDS_MODEL:
-        child = status.resume is not None and status.parent is not None  # it continues with its parent
+        child = status.resume is not None and status.parent is not None  # a child continues with its parent
         return context.command("resume", (child and status.parent) or status.mission_id)
-    # A server has one mode for all missions: it does not keep that of a mission.
+    # A server applies one mode to all missions, not the mission's own mode.
     mode = ("--mode", status.mode) if status.mode is not None else ()
     serve = context.command("serve", "--mission", status.mission_id, *mode)
     return f"mission_iterate from an MCP client that declares sampling, connected to {serve}"
 
 
-def _mission_plain(context: Context, status: Status) -> Iterator[Part]:
+def mission(context: Context, status: Status) -> Iterator[Part]:
     yield Fact("mission", status.mission_id)
-    yield Fact("status", status.status)
+    styled = Styled("status: ", (status.status, STYLES.get(status.status, "bold")))
+    yield Forms([Fact("status", status.status)], lambda _width: [styled])
     if text := why(status):
         yield Fact("why", text)
     if status.resume is not None or status.next is not None:
@@ -104,34 +89,56 @@ def _mission_plain(context: Context, status: Status) -> Iterator[Part]:
     if status.verdict is not None:
         yield Fact("verdict", f"{status.verdict} ({status.verdict_reason})")
     yield Fact("directive", status.directive)
-    for row in status.criteria:
-        need = "required" if row.required else "optional"
-        yield Fact(f"criterion {row.criterion_id}", f"{row.status} ({need}): {row.description}{_proof(row)}")
+    yield Forms(map(_criterion, status.criteria), lambda _width: [criteria_table(status.criteria)])
     if text := best_words(status.best_point):
         yield Fact("best", text)
-    for label, used, cap, _left in budget_parts(status.budget):
-        yield Fact(label, of_cap(used, cap))
+    for gauge in gauges(status.budget):
+        yield Fact(gauge.label.lower(), of_cap(gauge.used, gauge.limit))
     yield Fact("no progress for", counted(status.no_progress_counter, "checkpoint"))
     yield Fact("proposer", status.proposer)
-    yield from _model_plain(status)
-    yield from _workspace_facts(context, status)
-    if status.mode is not None:
-        yield Fact("policy mode", f"{status.mode} (kept by resume)")
+    if row := status.model:
+        said = f"{row.name}, {row.cached_tokens:,} tokens from its cache"
+        if row.estimated_tokens:
+            said += f", {row.estimated_tokens:,} tokens estimated (requests without an answer)"
+        yield Fact("model", said)
     yield Fact("tools", ", ".join(status.tool_allowlist))
-    yield from _relatives_plain(status)
-    for label, key in _TIMES:
-        if (at := getattr(status, key)) is not None:
+    yield from _more_facts(context, status)
+    for label, at in (("created", status.created_at), ("started", status.started_at), ("ended", status.ended_at)):
+        if at is not None:
             yield Fact(label, local_iso(at))
     for warning in status.warnings:
         yield Fact("warning", warning)
 
 
+def _criterion(row: CriterionRow) -> Fact:
+    source = row.source
+    origin = f" from {source.tool} in iteration {source.iteration + 1}" if source else ""
+    need = "required" if row.required else "optional"
+    proof = f"[{evidence_words(row)}{origin}]"
+    return Fact(f"criterion {row.criterion_id}", f"{row.status} ({need}): {row.description} {proof}")
+
+
+def _more_facts(context: Context, status: Status) -> Iterator[Fact]:
+    """Facts that only some missions have: notes of a model, a workspace, a mode, relatives."""
+    for note in status.notes:
+        yield Fact("note of the model", line(note, 500))
+    yield from _workspace_facts(context, status)
+    if status.mode is not None:
+        yield Fact("policy mode", f"{status.mode} (kept by resume)")
+    if status.parent is not None:
+        yield Fact("parent", status.parent)
+    for row in status.children:
+        yield Fact(f"child {row.mission_id}", f"{row.status}: {line(row.directive, 200)}{_share(row)}")
+
+
 def _workspace_facts(context: Context, status: Status) -> Iterator[Fact]:
-    """Where an agent works, what its last turn changed, and the branch of the result."""
+    """The workspace of an agent, the changes of its last turn, and the branch of the result."""
     row = status.workspace
     if row is None:
         return
     yield Fact("workspace", row.path)
+    names = ("agent writes", "agent reads", "agent reaches") if len(row.isolation or ()) > 1 else ("isolation",)
+    yield from map(Fact, names, row.isolation or ())
     if row.turns:
         last = row.turns[-1]
         diff = f"; {context.command('workspace', 'diff', status.mission_id, '--turn', str(last.iteration))}"
@@ -145,48 +152,7 @@ def _workspace_facts(context: Context, status: Status) -> Iterator[Fact]:
         yield Fact("branch", row.branch)
 
 
-def _relatives_plain(status: Status) -> Iterator[Part]:
-    if status.parent is not None:
-        yield Fact("parent", status.parent)
-    for row in status.children:
-        yield Fact(f"child {row.mission_id}", f"{row.status}: {line(row.directive, 200)}{_share(row)}")
-
-
-def _mission_rich(context: Context, status: Status) -> Iterator[Part]:
-    from rich.padding import Padding
-    from rich.text import Text
-
-    state = str(status.status)
-    head = Text.assemble((status.mission_id, "bold"), "  ", (state, STYLES.get(state, "bold")))
-    if text := why(status):
-        head.append(f"  {line(text)}")
-    yield from (head, Padding(Text(line(status.directive, 400)), (0, 0, 1, 2)), criteria_table(status))
-    if text := best_words(status.best_point):
-        yield Padding(Text(f"best  {line(text, 400)}"), (1, 0, 0, 2))
-    used_of = budget_parts(status.budget)
-    words = [f"{label} {of_cap(used, cap)}" for label, used, cap, _left in used_of]
-    yield Padding(Text(" \u00b7 ".join(words)), (1, 0, 0, 2))
-    for label, text in _workspace_facts(context, status):
-        yield Padding(Text(f"{label} {line(text, 400)}"), (0, 0, 0, 2))
-    if status.parent is not None:
-        yield Padding(Text(f"child of {status.parent}"), (0, 0, 0, 2))
-    if status.resume is not None or status.next is not None:
-        yield Hint(f"  resume it with: {continue_command(context, status)}")
-    for note in status.notes:
-        yield Padding(Text(f"note of the model: {line(note)}"), (0, 0, 0, 2))
-    if status.mode is not None:
-        yield Padding(Text(f"policy mode {status.mode}, kept by resume"), (0, 0, 0, 2))
-    for row in status.children:
-        words = Text.assemble(f"child {row.mission_id}  ", (row.status or "", STYLES.get(row.status or "", "")))
-        yield Padding(words.append(f"  {line(row.directive, 60)}{_share(row)}"), (0, 0, 0, 2))
-    times = [f"{label} {moment(at)}" for label, key in _TIMES if (at := getattr(status, key)) is not None]
-    yield Padding(Text(" \u00b7 ".join(times), style="dim"), (0, 0, 0, 2))
-    for warning in status.warnings:
-        yield Padding(Text(f"warning: {line(warning)}", style="yellow"), (0, 0, 0, 2))
-
-
 def _share(row: ChildRow) -> str:
-    """What a child used of what is reserved for it."""
     used = row.used or {}
     parts = [
         f"{name.removeprefix('max_')} {of_cap(figure(used.get(name, 0)) if _known(row, name) else '?', figure(amount))}"
@@ -196,45 +162,36 @@ def _share(row: ChildRow) -> str:
 
 
 def _known(row: ChildRow, name: str) -> bool:
-    """Whether it is known how much of this a child used; one that never started used nothing."""
+    """True if the child's usage of this cap is known; a child that never started used nothing."""
     return row.used is not None and (not row.used or name in row.used)
 
 
-def criteria_table(status: Status) -> Any:
-    """The criteria for a terminal, one per row."""
+def criteria_table(criteria: Sequence[CriterionRow]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for name in ("  criterion", "wants", "has", "from"):
-        table.add_column(name, overflow="fold" if name == "wants" else "ellipsis", no_wrap=name == "from")
-    for row in status.criteria:
+        table.add_column(name, overflow="fold" if name == "wants" else "ellipsis", no_wrap=name != "wants")
+    for row in criteria:
         style, source = STYLES.get(row.status, ""), row.source
         name = Text.assemble((f"  {MARKS.get(row.status, '?')} ", style), line(row.criterion_id, 40))
         if not row.required:
             name.append(" (optional)", "dim")
         table.add_row(
             name,
-            Text(line(row.description, 90)),
+            Text(line(row.description, 60)),
             Text(evidence_words(row), style=style),
             Text(f"{line(source.tool, 30)} in iteration {source.iteration + 1}" if source else "", style="dim"),
         )
     return table
 
 
-def _proof(row: CriterionRow) -> str:
-    source = row.source
-    origin = f" from {source.tool} in iteration {source.iteration + 1}" if source else ""
-    return f" [{evidence_words(row)}{origin}]"
-
-
 def _aim(row: ListedMission) -> str:
-    """What a mission is about, and whose child it is."""
     return line(row.directive, 200) + (f" (child of {row.parent})" if row.parent is not None else "")
 
 
 def listing(context: Context, page: MissionPage) -> Iterator[Part]:
-    """Missions, newest first."""
     found = page.missions
     rows = [(row.mission_id, _standing(row), str(row.iteration_count)) for row in found]
     cells = [(*row, moment(one.created_at), _aim(one)) for row, one in zip(rows, found, strict=True)]
@@ -246,7 +203,7 @@ def listing(context: Context, page: MissionPage) -> Iterator[Part]:
         start = Hint(f"no missions yet; `{advice('pursuit run {}', 'FILE')}` starts one")
         yield Forms((), lambda _width: [start])
     if any(row.resume is not None for row in found):
-        yield Hint(f"resume a mission that no process drives with: {context.command('resume', 'ID')} (or --all)")
+        yield Hint(f"resume an interrupted mission with: {context.command('resume', 'ID')} (or --all)")
     if page.next_cursor is not None:
         yield Hint(f"more: {context.command('list', '--cursor', page.next_cursor)}")
 
@@ -256,17 +213,15 @@ def _standing(row: ListedMission) -> str:
 
 
 def lessons(missions: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
-    """What ended missions learned: a line for each, then its lessons after a tab."""
     for row in missions:
         yield f"{row['session_id']}  {line(row['ending'])}  {line(row['directive'], 200)}"
         for lesson in row["lessons"]:
             yield f"\t{line(lesson)}"
     if not missions:
-        yield Hint("no ended mission has any of these words")
+        yield Hint("no ended mission contains any of these words")
 
 
 def history(context: Context, page: HistoryPage, *, full: bool) -> CommandAnswer:
-    """Iterations, oldest first."""
     rows = page.iterations
     plain = (part for row in rows for part in _iteration(row, full=full))
     parts: list[Part] = [plain if full else Forms(plain, lambda _width: [_iterations(rows)])]
@@ -314,7 +269,7 @@ def _iteration(row: Iteration, *, full: bool) -> Iterator[Part]:
 
 
 def verification(what: str, found: Verification) -> CommandAnswer:
-    """What a check of the hash chains found; the exit code is 1 if anything was changed."""
+    """The result of a check of the hash chains; the exit code is 1 if anything was changed."""
     ok = found.ok
     intact = Styled(("intact", "bold green") if ok else ("not intact", "bold red"), f"  {what}")
     counts = ((found.streams, "streams"), (found.events, "events"), (found.blobs, "blobs"))
@@ -329,7 +284,6 @@ def verification(what: str, found: Verification) -> CommandAnswer:
 
 
 def audit_line(row: Mapping[str, Any]) -> str:
-    """One line of the audit: when, what, which mission, who, and whether it was refused."""
     who = f"{row['who']} ({', '.join(part for part in (row['transport'], row.get('client')) if part)})"
     asked = " ".join(f"{name}={compact(value)}" for name, value in row.get("arguments", {}).items())
     parts = [moment(row["at"]), row["verb"], row.get("session_id", ""), f"by {who}", asked]
@@ -340,50 +294,46 @@ def audit_line(row: Mapping[str, Any]) -> str:
     return line("  ".join(part for part in parts if part))
 
 
-def requests(found: Mapping[str, Any], *, tokens: bool) -> Iterator[Part]:
-    """The requests to a language model: their texts, or where their tokens go."""
-    for request in found["requests"]:
-        name = f"iteration {request['iteration'] + 1}, request {request['request'] + 1}"
-        name += ", for a summary" if request.get("purpose") == "summary" else ""
-        exact = {True: ", exactly as sent", False: ", rebuilt with differences", None: ""}[request.get("exact")]
-        yield f"== {name}{exact} =="
+def requests(found: ConversationText, *, tokens: bool) -> Iterator[Part]:
+    """The requests to a language model: their texts or their token counts."""
+    exactly = {True: ", exactly as sent", False: ", rebuilt with differences"}
+    for request in found.requests:
+        name = f"iteration {request.iteration + 1}, request {request.request + 1}"
+        name += ", for a summary" if request.purpose == "summary" else ""
+        yield f"== {name}{exactly[request.exact] if request.exact is not UNSET else ''} =="
         if tokens:
-            for part, size in request["tokens"].items():
+            for part, size in request.tokens.items():
                 yield f"{part}\t{size}"
-            if "used" in request:
-                used = request["used"]
-                yield f"counted\t{used['input']} input, {used['cached']} of it cached, {used['output']} output"
+            if used := request.used:
+                yield f"counted\t{used.input} input, {used.cached} of it cached, {used.output} output"
             continue
         yield "-- tools --"
-        for tool in request["tools"]:
-            yield clean(f"{tool['name']}: {tool['description']} {json.dumps(tool['schema'])}")
-        yield f"-- system --\n{clean(request['system'])}"
-        for message in request["messages"]:
-            yield f"-- {message['role']}{' ' + message['tool'] if 'tool' in message else ''} --"
-            if message["text"]:
-                yield clean(message["text"])
-            for kind in message.get("media", ()):
+        for tool in request.tools:
+            yield clean(f"{tool.name}: {tool.description} {json.dumps(tool.schema)}")
+        yield f"-- system --\n{clean(request.system)}"
+        for message in request.messages:
+            yield f"-- {message.role}{f' {message.tool}' if message.tool else ''} --"
+            if message.text:
+                yield clean(message.text)
+            for kind in message.media:
                 yield f"({clean(kind)})"
-            for call in message.get("calls", ()):
-                yield f"{call['tool']} {clean(json.dumps(call['args']))}"
-    if not found["requests"]:
+            for call in message.calls or ():
+                yield f"{call.tool} {clean(json.dumps(call.args))}"
+    if not found.requests:
         yield "The budget does not allow another request."
 
 
-def replayed(row: Mapping[str, Any]) -> CommandAnswer:
-    """One step of a replay; the code is 1 if it differs from what was recorded."""
-    differs = not all(row.get(key, True) for key in ("same_request", "same_calls", "same_verdict"))
-    if "verdict" in row:
-        said = f"verdict {row['verdict']}, {'as recorded' if row['same_verdict'] else 'which was not recorded'}"
+def replayed(row: RequestReplay | VerdictReplay) -> CommandAnswer:
+    """One step of a replay; the exit code is 1 if it differs from the recorded step."""
+    parts: list[str] = []
+    if isinstance(row, VerdictReplay):
+        said = f"verdict {row.verdict}, {'as recorded' if row.same_verdict else 'which was not recorded'}"
     else:
-        same = "the same" if row["same_request"] else "this release sends another text"
-        said = f"request {row['request'] + 1}: {same}"
-        if "same_calls" in row:
-            said += f"; {row['model']} {'makes the same calls' if row['same_calls'] else 'answers differently'}"
-    parts = [f"iteration {row['iteration'] + 1}, {said}"]
-    if not row.get("same_calls", True):
-        parts += [
-            f"  {head} {clean(json.dumps(row[key]))}"
-            for head, key in (("recorded:", "calls"), ("now:     ", "new_calls"))
-        ]
-    return CommandAnswer(row, *parts, code=int(differs))
+        same = "the same" if row.same_request else "this release sends a different text"
+        said = f"request {row.request + 1}: {same}"
+        if row.same_calls is not UNSET:
+            said += f"; {row.model} {'makes the same calls' if row.same_calls else 'answers differently'}"
+        if row.same_calls is False:
+            pairs = (("recorded:", row.calls), ("now:     ", row.new_calls or []))
+            parts = [f"  {head} {clean(json.dumps([one.as_json() for one in calls]))}" for head, calls in pairs]
+    return CommandAnswer(row.as_json(), f"iteration {row.iteration + 1}, {said}", *parts, code=int(not row.is_same))

@@ -1,6 +1,6 @@
-"""`pursuit tools`: lists every tool of every server, what it may do and why; calls one; accepts changed ones.
+"""`pursuit tools`: lists all tools with their permissions, calls a tool, accepts changed tools.
 
-Listing creates no ledger; a call is recorded in the audit. What a server wrote cannot steer the terminal.
+Listing creates no ledger; calls are recorded in the audit. Control characters in texts of servers are removed.
 """
 
 from __future__ import annotations
@@ -8,22 +8,25 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
+import anyio.to_thread
 import typer
 from typer.core import TyperGroup
 
 from pursuit.cli.console import CommandAnswer, Hint, Note, Part, Screen, TableRows, clean, line
 from pursuit.cli.context import Context, Interrupted, command, conduct, group
+from pursuit.cli.errors import root_cause
 from pursuit.cli.options import ArgOption, ArgsJsonOption, ModeOption, read_arguments
+from pursuit.config.configuration import Configuration
+from pursuit.config.mission_file import MissionFile, load_mission_file
+from pursuit.config.trust import of_mission
+from pursuit.core.tools import ToolResult
 from pursuit.errors import ApprovalNeeded, Fault, InvalidArgument, ValidationFailed
-
-if TYPE_CHECKING:
-    from pursuit.config.configuration import Configuration
-    from pursuit.config.mission_file import MissionFile
-    from pursuit.core.tools import ToolResult
+from pursuit.policy.rules import parse_mode
+from pursuit.reports.wording import compact
+from pursuit.runtime import open_toolbox
 
 LIST = "list"
 _OPTIONS_WITH_VALUE = ("--config", "--state")
@@ -41,7 +44,6 @@ class _ListByDefault(TyperGroup):
 
 
 def spelled_out(words: Sequence[str], commands: Sequence[str]) -> list[str]:
-    """The words with `list` before them, if they name no command."""
     rest = list(words)
     while rest and rest[0].partition("=")[0] in (*_OPTIONS_WITH_VALUE, "--json"):
         rest = rest[2 if rest[0] in _OPTIONS_WITH_VALUE else 1 :]
@@ -51,8 +53,6 @@ def spelled_out(words: Sequence[str], commands: Sequence[str]) -> list[str]:
 
 app = group(
     "tools",
-    "List the tools of every server and what they may do; call a tool; accept changed tools.",
-    panel="Look",
     cls=_ListByDefault,
     epilog="Examples:  pursuit tools,  pursuit tools git --why,  pursuit tools call git.git_log --arg repo_path=.",
 )
@@ -63,20 +63,13 @@ def list_tools(
     context: Context,
     *,
     server: Annotated[str | None, typer.Argument(metavar="SERVER", help="Only the tools of this server.")] = None,
-    why: Annotated[
-        bool, typer.Option("--why", help="Include descriptions, and where each property of a tool comes from.")
-    ] = False,
+    why: Annotated[bool, typer.Option("--why", help="Include descriptions, and the reason for each property.")] = False,
     mission: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Dry run: what this mission would be allowed. Starts nothing.")
+        Path | None, typer.Option(metavar="FILE", help="Dry run: show what this mission would be allowed to do.")
     ] = None,
     mode: ModeOption = None,
 ) -> CommandAnswer:
     """List every tool: reads, writes or destroys, runs in parallel, asks first."""
-    from pursuit.config.mission_file import load_mission_file
-    from pursuit.config.trust import of_mission
-    from pursuit.policy.rules import parse_mode
-    from pursuit.runtime import open_toolbox
-
     if server is not None and mission is not None:
         raise InvalidArgument("give a SERVER or --mission, not both", field="--mission")
     loaded = None if mission is None else load_mission_file(mission)
@@ -96,9 +89,8 @@ def list_tools(
 
 
 def require_same(file: MissionFile, configuration: Configuration) -> None:
-    """Refuses a server of the mission file with the name of a different configured server, as a start does."""
-    reason = "the configuration has a different server of that name; rename one"
-    known = {name: replace(server, operators=False) for name, server in configuration.servers.items()}
+    reason = "the configuration defines a different server with that name; rename one"
+    known = {name: server.model_copy(update={"operators": False}) for name, server in configuration.servers.items()}
     faults = [
         Fault(field=f"servers.{name}", reason=reason, source=str(file.path))
         for name, server in file.servers.items()
@@ -119,8 +111,6 @@ def call(
     mode: ModeOption = None,
 ) -> CommandAnswer | int:
     """Call one tool, under policy, and show its result."""
-    from pursuit.cli.errors import root_cause
-
     arguments = read_arguments(arg or (), args_json)
     approve = _approver(context.screen, yes=yes)
     try:
@@ -131,14 +121,14 @@ def call(
             raise
         raise ApprovalNeeded(f"{cause.message}; --yes (-y) approves it", **cause.details) from None
     except Interrupted as stop:
-        context.screen.note("stopped; whether the call had its effect is not known")
+        context.screen.note("stopped; the call may or may not have taken effect")
         return 128 + stop.number
     return CommandAnswer(answer.as_dict(), _result(answer), code=1 if answer.is_error else 0)
 
 
 @command(app, epilog="Example:  pursuit tools diff git")
 def diff(context: Context, *, server: ServerArgument = None) -> CommandAnswer:
-    """Show what servers changed in their tools since you accepted them. Exit code 1 if they did."""
+    """Show how tools changed since you accepted them. Exit code 1 if any did."""
     found = context.drive(lambda runtime: runtime.toolbox.changed(server))
     parts = _differences(found, found["changed"], "no tool has changed since it was accepted")
     return CommandAnswer(found, parts, code=1 if found["changed"] or found["failures"] else 0)
@@ -146,7 +136,7 @@ def diff(context: Context, *, server: ServerArgument = None) -> CommandAnswer:
 
 @command(app, epilog="Example:  pursuit tools pin git")
 def pin(context: Context, *, server: ServerArgument = None) -> CommandAnswer:
-    """Accept what servers changed in their tools: your allow rules count for them again."""
+    """Accept changed tools: your allow rules apply to them again."""
     found = context.drive(lambda runtime: runtime.toolbox.pin(server))
     if found["accepted"]:
         context.screen.note("accepted: " + ", ".join(_names(found["accepted"])))
@@ -159,7 +149,7 @@ def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _differences(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], none: str) -> Iterator[Part]:
-    """Each changed server with its difference, then the servers that could not be reached."""
+    """Each changed server with its difference, then unreachable servers."""
     for row in rows:
         yield f"server {line(row['server'])}"
         yield clean(row["difference"])
@@ -171,8 +161,7 @@ def _differences(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], no
 
 
 def _approver(screen: Screen, *, yes: bool) -> Callable[[str], Awaitable[bool]] | None:
-    """Who approves the call: `--yes`, the person at the terminal, or None."""
-    import anyio.to_thread
+    """Returns the approver of the call: `--yes`, the person at the terminal, or None."""
 
     async def approved(_question: str) -> bool:
         return True
@@ -187,9 +176,7 @@ def _approver(screen: Screen, *, yes: bool) -> Callable[[str], Awaitable[bool]] 
 
 
 def _listing(found: Mapping[str, Any], *, why: bool) -> Iterator[Part]:
-    """Every tool, one per line for a pipe, then the servers that could not be reached."""
-    from pursuit.reports.wording import compact
-
+    """All tools, one per line for a pipe, then unreachable servers."""
     rows = found["tools"]
     cells = [
         (row["name"], row["effect"], "parallel" if row["parallel_safe"] else "alone", _asks(row), row["reason"])
@@ -236,7 +223,6 @@ def _reasons(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _result(answer: ToolResult) -> Iterator[Part]:
-    """A tool's result: text as it is, other blocks by their type, structured content if there are none."""
     if answer.is_error:
         yield Note("the tool returned an error:")
     shown = [_block(block) for block in answer.content]

@@ -1,1 +1,1 @@
-"""What the operator writes: `pursuit.toml`, `mcp.json` and mission files."""
+"""The operator's files: `pursuit.toml`, `mcp.json` and mission files."""

@@ -1,41 +1,53 @@
 """Commands that are offered as tools: `[commands.NAME]` of `pursuit.toml`, and the command line of one call.
 
-A `CommandConfig` has no fault. Wrong arguments are refused all at once. There is no shell: each word of `argv` stays
-one word whatever its values hold, a value never turns a word into an option, and never climbs out of a folder unless
-that is allowed.
+A `CommandConfig` is always valid, and all faults of arguments are reported together. There is no shell: each word of
+`argv` stays one word, and a value cannot become an option or, unless allowed, leave its folder by `..`.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal, Self, cast, get_args
 from urllib.parse import unquote
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    model_validator,
+)
 
 from pursuit.config.files import as_table
+from pursuit.config.process_environment import EnvironmentTable, Inherit, ProcessEnvironment
 from pursuit.config.servers import SERVER_NAME
-from pursuit.config.surroundings import Inherit, Surroundings, SurroundingsTable
 from pursuit.config.variables import expand_variables
 from pursuit.core.base_model import (
+    WHOLE,
     AnyNumber,
     Broken,
     Filled,
     Flag,
+    InputModel,
     NotNegativeWhole,
     Positive,
     TableModel,
+    faults_of,
     filled,
     kind,
     must,
     nearest,
     number,
+    plain_text,
     refuse,
     rules,
 )
@@ -52,13 +64,11 @@ Kind = Literal["string", "integer", "number", "boolean", "array"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LARGEST = 2**53
 LONGEST = 4_096
-MOST_ITEMS = 1_000
-MOST_CHARACTERS = 100_000
-LONGEST_KEY = 100
-MOST_UNKNOWN = 100
-LONGEST_GRACE = 86_400.0
+MAX_ITEMS = 1_000
+MAX_CHARACTERS = 100_000
+MAX_GRACE = 86_400.0
 LEAST_HEARTBEAT = 1.0
-"""Each heartbeat is an event in the ledger."""
+"""The minimum protects the ledger: each heartbeat is an event."""
 
 PARAMETER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _BY_KIND: dict[Kind, tuple[str, ...]] = {
@@ -72,8 +82,8 @@ _NAMED = ("title", "description", "required", "default")
 _NO_RULES = ("flag", "allow_options", "items")
 TRAITS = ("read_only", "idempotent", "parallel_safe", "destructive")
 
-MOST_METRICS = 100
-LONGEST_METRIC = 128
+MAX_METRICS = 100
+MAX_METRIC_NAME = 128
 
 _JSON_SCHEMA_NAMES = {
     "min_length": "minLength",
@@ -83,32 +93,31 @@ _JSON_SCHEMA_NAMES = {
 }
 _BOUNDS: dict[Kind, Mapping[str, int]] = {
     "string": {"min_length": 1, "max_length": LONGEST},
-    "array": {"max_items": MOST_ITEMS},
+    "array": {"max_items": MAX_ITEMS},
 }
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def _choices(value: object) -> object:
     if not isinstance(value, list) or not value:
-        given = "an empty one" if value == [] else kind(cast("object", value))
-        raise ValueError(f"must be a list with the values to choose from, not {given}")
+        given = "an empty list" if value == [] else kind(cast("object", value))
+        raise ValueError(f"must be a list of allowed values, not {given}")
     return cast("object", value)
 
 
 def _item_rules(given: Mapping[str, Any], _info: ValidationInfo) -> Iterator[Broken]:
     if given.get("type") in ("array", "boolean"):
         yield Broken("input should be 'string', 'integer' or 'number'", "type")
-    yield from (Broken("has no meaning for items", key) for key in given if key in _NAMED)
+    yield from (Broken("does not apply to items", key) for key in given if key in _NAMED)
 
 
-Length = Annotated[NotNegativeWhole, Field(le=MOST_CHARACTERS)]
-Count = Annotated[NotNegativeWhole, Field(le=MOST_ITEMS)]
+Length = Annotated[NotNegativeWhole, Field(le=MAX_CHARACTERS)]
+Count = Annotated[NotNegativeWhole, Field(le=MAX_ITEMS)]
 Bound = Annotated[AnyNumber, Field(ge=-LARGEST, le=LARGEST)]
 PatternKey = Annotated[Filled, AfterValidator(checked_pattern)]
 
 
 class CommandParameter(TableModel):
-    """A parameter of a command: a type, bounds of its values, and `flag`, the word of a true boolean."""
+    """A parameter of a command: its type, the bounds of its values, and `flag`, the word for a true boolean."""
 
     type: Kind = "string"
     title: Filled | None = None
@@ -129,141 +138,116 @@ class CommandParameter(TableModel):
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterator[Broken]:
-        """Only bounds that the type has, each below its opposite; a flag; a default or required."""
         chosen: Kind = given.get("type", "string")
         if chosen not in KINDS:
             return
         others = {key for keys in _BY_KIND.values() for key in keys if key not in _BY_KIND[chosen]}
-        yield from (Broken(f"has no meaning for {chosen}", key) for key in given if key in others)
+        yield from (Broken(f"does not apply to {chosen}", key) for key in given if key in others)
         for least, most in (("minimum", "maximum"), ("min_length", "max_length"), ("min_items", "max_items")):
             low, high = given.get(least), given.get(most)
             if isinstance(low, int | float) and isinstance(high, int | float) and low > high:
                 yield Broken(f"is above {most}", least)
-        if isinstance(given.get("enum"), list):
-            yield from _wrong_choices(chosen, given)
+        choices, bounds = given.get("enum"), {*_BY_KIND[chosen]} - {"enum", "allow_options"}
+        if choices is not None and bounds & given.keys():
+            yield Broken("cannot be combined with other bounds", "enum")
+        plain = CommandParameter.model_construct(type=chosen, min_length=0)
+        for place, choice in enumerate(cast("list[Any]", choices) if isinstance(choices, list) else ()):
+            yield from plain.wrong(choice, f"enum[{place}]")
         if chosen == "boolean" and "flag" not in given:
-            why = 'is missing; give the word that stands in argv when it is true, such as "--verbose"'
+            why = 'is missing; give the word to add to argv when the value is true, such as "--verbose"'
             yield Broken(why, "flag")
         if given.get("required") is True and "default" in given:
-            yield Broken("a parameter with a default is never missing; keep one of the two", "required")
+            yield Broken("contradicts the default; remove one of the two", "required")
+
+    @model_validator(mode="after")
+    def _default_fits(self) -> Self:
+        refuse(() if self.default is None else self.wrong(self.default, "default"))
+        return self
 
     @property
     def bounds(self) -> Mapping[str, Any]:
-        """The bounds that are given."""
         given = {key: getattr(self, key) for key in _BY_KIND[self.type] if key not in _NO_RULES}
-        return {key: value for key, value in given.items() if value is not None}
+        usual: Mapping[str, int] = _BOUNDS.get(self.type, {}) if self.enum is None else {}
+        return {**usual, **{key: value for key, value in given.items() if value is not None}}
 
     @property
     def absent(self) -> Any:
-        """The value of a call that gives none."""
+        """The value used if a call omits the parameter."""
         return False if self.type == "boolean" and self.default is None else self.default
 
     @property
     def needed(self) -> bool:
-        """Whether each call must give it: unless said otherwise, or it has a default, or is a boolean."""
+        """True if each call must give it: the default for parameters without a default value, except booleans."""
         return self.absent is None if self.required is None else self.required
 
     def as_schema(self) -> dict[str, Any]:
-        """The parameter as JSON Schema."""
         body: dict[str, Any] = {"type": self.type}
         for key, value in (("title", self.title), ("description", self.description), ("default", self.absent)):
             if value is not None:
                 body[key] = value
-        bounds = dict(_BOUNDS.get(self.type, {})) if "enum" not in self.bounds else {}
-        body.update({_JSON_SCHEMA_NAMES.get(key, key): value for key, value in {**bounds, **self.bounds}.items()})
+        body.update({_JSON_SCHEMA_NAMES.get(key, key): value for key, value in self.bounds.items()})
         if self.type == "array":
             body["items"] = (self.items or CommandParameter()).as_schema()
         return body
 
-    def wrong(self, value: Any) -> list[tuple[str, str]]:
-        """The faults of a value: where inside it, and why."""
+    @property
+    def wanted(self) -> Any:
+        """The pydantic type of its values."""
+        one = self.bounds.get
+        chosen = AfterValidator(partial(_among, one("enum")))
         match self.type:
             case "boolean":
-                return [] if isinstance(value, bool) else [("", f"must be true or false, not {kind(value)}")]
+                return Flag
             case "array":
-                return self._wrong_list(value)
+                inner = (self.items or CommandParameter()).wanted
+                return Annotated[list[inner], Field(min_length=one("min_items"), max_length=one("max_items"))]
             case "string":
-                return [("", reason) for reason in self._wrong_text(value)]
+                length = Field(min_length=one("min_length"), max_length=one("max_length"))
+                fits = AfterValidator(partial(_matching, one("pattern")))
+                return Annotated[str, length, AfterValidator(plain_text), fits, chosen]
             case _:
-                return [("", reason) for reason in self._wrong_number(value)]
+                given = BeforeValidator(partial(number, negative=True, whole=self.type == "integer"))
+                least, most = one("minimum", -LARGEST), one("maximum", LARGEST)
+                return Annotated[float, given, Field(ge=least, le=most), chosen]
 
-    def _wrong_list(self, value: Any) -> list[tuple[str, str]]:
-        if not isinstance(value, list | tuple):
-            return [("", f"must be a list, not {kind(value)}")]
-        given = cast("Sequence[Any]", value)
-        least, most = self.bounds.get("min_items", 0), self.bounds.get("max_items", MOST_ITEMS)
-        if not least <= len(given) <= most:
-            return [("", f"must have {least} to {most} items, not {len(given)}")]
-        inner = self.items or CommandParameter()
-        return [(f"[{place}]{at}", why) for place, item in enumerate(given) for at, why in inner.wrong(item)]
-
-    def _wrong_text(self, value: Any) -> list[str]:
-        if not isinstance(value, str):
-            return [f"must be a text, not {kind(value)}"]
-        if "enum" in self.bounds:
-            return self._wrong_choice(value)
-        least, most = self.bounds.get("min_length", 1), self.bounds.get("max_length", LONGEST)
-        if not least <= len(value) <= most:
-            return [f"must have {least} to {most} characters, not {len(value)}"]
-        faults = ["must not hold a null byte"] if "\x00" in value else []
-        if not value.isascii() and _SURROGATE.search(value):
-            faults.append("holds half a character, which cannot be encoded")
-        pattern = self.bounds.get("pattern")
+    def wrong(self, value: Any, at: str) -> list[Broken]:
         try:
-            if pattern is not None and find(to_the_end(pattern), value) is None:
-                faults.append(f"must match {pattern}")
-        except Unfinished as error:
-            faults.append(f"cannot be compared: {error}")
-        return faults
+            TypeAdapter(self.wanted).validate_python(value)
+        except ValidationError as error:
+            return [Broken(one.reason, at + one.field.removeprefix(WHOLE)) for one in faults_of(error, type(self))]
+        return []
 
-    def _wrong_number(self, value: Any) -> list[str]:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return [f"must be a number, not {kind(value)}"]
-        if not abs(value) <= LARGEST:  # also catches NaN
-            return ["must be a number of at most 16 digits"]
-        if self.type == "integer" and value != int(value):
-            return [f"must be a whole number, not {value}"]
-        if "enum" in self.bounds:
-            return self._wrong_choice(value)
-        least, most = self.bounds.get("minimum", -math.inf), self.bounds.get("maximum", math.inf)
-        if least <= value <= most:
-            return []
-        bounds = (("at least", least), ("at most", most))
-        return [f"must be {' and '.join(f'{word} {limit:g}' for word, limit in bounds if math.isfinite(limit))}"]
 
-    def _wrong_choice(self, value: Any) -> list[str]:
-        choices: Sequence[Any] = self.bounds["enum"]
-        if value in choices:
-            return []
+def _among(choices: Sequence[Any] | None, value: Any) -> Any:
+    if choices is not None and value not in choices:
         hint = nearest(value, [str(one) for one in choices]) if isinstance(value, str) else ""
-        return [f"must be one of {', '.join(repr(one) for one in choices[:20])}{hint}"]
+        raise ValueError(f"must be one of {', '.join(repr(one) for one in choices[:20])}{hint}")
+    return value
 
 
-def _wrong_choices(chosen: Kind, given: Mapping[str, Any]) -> Iterator[Broken]:
-    if any(key in given for key in _BY_KIND[chosen] if key not in ("enum", "allow_options")):
-        yield Broken("says everything; leave out the other bounds", "enum")
-    one = CommandParameter(type=chosen, min_length=0) if chosen == "string" else CommandParameter(type=chosen)
-    for place, choice in enumerate(cast("list[Any]", given["enum"])):
-        yield from (Broken(reason, ("enum", place)) for _, reason in one.wrong(choice))
+def _matching(pattern: str | None, value: str) -> str:
+    try:
+        if pattern is not None and find(to_the_end(pattern), value) is None:
+            raise ValueError(f"must match {pattern}")
+    except Unfinished as error:
+        raise ValueError(f"cannot be compared: {error}") from None
+    return value
 
 
 def _as_word(value: str | float) -> str:
-    """A text or number as a word of a command line."""
     if isinstance(value, str):
         return value
     return str(int(value)) if value == int(value) else repr(value)
 
 
 _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
-# `..` as a whole path segment: on each side an end or a character that no name has. Also after an option, as in `-I..`.
+# `..` as a path segment: bounded by ends or by characters that names do not contain; also after an option: `-I..`.
 _CLIMB = re.compile(r"(?:^|[^\w.+~-]|^-{1,2}\w*)\.\.(?=$|[^\w.+~-])")
 OPTIONS_END = "--"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a parameter's value goes."""
-
     name: str
 
 
@@ -275,22 +259,22 @@ Group = tuple[Word, ...]
 class Template:
     """An argv as groups of words, such as `["make", "-j{jobs}", ["--log", "{log}"], "{verbose}", "{targets}"]`.
 
-    A group is left out whole if one of its parameters has no value: without `{log}` there is no `--log` either.
+    A group is omitted if one of its parameters lacks a value: without `{log}` there is no `--log` either.
     """
 
     groups: tuple[Group, ...]
 
     def fill(self, values: Mapping[str, Any], parameters: Mapping[str, CommandParameter]) -> list[str]:
-        """The words for values that fit their parameters; None is an absent value."""
+        """Returns the words for valid values; None means absent."""
         return [word for group in self.groups for word in _filled(group, values, parameters)]
 
     def chosen(self, values: Mapping[str, Any], parameters: Mapping[str, CommandParameter]) -> list[str]:
-        """Only the words that hold a value; the others are the operator's own."""
+        """Returns only the words that contain a value; the operator wrote the others."""
         some = (tuple(word for word in group if places((word,))) for group in self.groups)
         return [word for group in some for word in _filled(group, values, parameters)]
 
     def options(self, values: Mapping[str, Any], parameters: Mapping[str, CommandParameter]) -> list[str]:
-        """The parameters whose value would begin a word with a dash and so be read as an option."""
+        """Returns the parameters whose value would start a word with a dash and be read as an option."""
         found: list[str] = []
         for word in (word for group in self.groups for word in group):
             if word == (OPTIONS_END,):
@@ -300,12 +284,11 @@ class Template:
 
 
 def places(group: Group) -> list[str]:
-    """The parameters of a group, in order."""
     return [part.name for word in group for part in word if isinstance(part, Place)]
 
 
 def _parse_word(text: str) -> Word:
-    """One word as parts; `{{` and `}}` are braces. Raises `ValueError` that says what is wrong."""
+    """Parses a word into parts; `{{` and `}}` are braces. Raises `ValueError` with the reason."""
     parts: list[str | Place] = []
     literal, end = "", 0
     for found in _PART.finditer(text):
@@ -337,7 +320,7 @@ def _filled(group: Group, values: Mapping[str, Any], parameters: Mapping[str, Co
 
 
 def _dashed(word: Word, values: Mapping[str, Any], parameters: Mapping[str, CommandParameter]) -> list[str]:
-    """The parameter whose value starts this word with a dash; after an empty value the next one starts it."""
+    """The parameters whose value starts this word with a dash; empty values are skipped."""
     for part in word:
         if isinstance(part, str):
             break
@@ -361,7 +344,7 @@ def _spell(word: Word, values: Mapping[str, Any], parameters: Mapping[str, Comma
 
 
 def _texts(value: Any, parameter: CommandParameter) -> list[str]:
-    """The texts of a value that the caller may choose freely; `-1` is an option to most programs, too."""
+    """The texts of a value that the caller chooses freely; numbers count too: most programs read `-1` as an option."""
     inner = parameter.items or parameter if parameter.type == "array" else parameter
     if inner.type == "boolean" or inner.allow_options or "enum" in inner.bounds or value is None:
         return []
@@ -369,30 +352,22 @@ def _texts(value: Any, parameter: CommandParameter) -> list[str]:
 
 
 def climbs(word: str) -> bool:
-    """Whether it holds a `..` segment: as a path, after a `=`, in a list of paths, or percent-encoded."""
+    """True if the word contains a `..` segment: in a path, after a `=`, in a list of paths, or percent-encoded."""
     return _CLIMB.search(word) is not None or ("%" in word and _CLIMB.search(unquote(word)) is not None)
 
 
 def refuse_parent_paths(name: str, words: list[str]) -> None:
-    """Raises `PathTraversal` for words with a `..` segment."""
     found = [word for word in words if climbs(word)]
     if found:
         raise PathTraversal(
-            f"{name}: {found[0][:200]!r} has a '..' segment, which could lead out of its folder; nothing was started",
+            f"{name}: {found[0][:200]!r} contains a '..' segment, which could leave the folder; nothing was started",
             arguments=[word[:200] for word in dict.fromkeys(found)][:10],
         )
 
 
 def _argument_texts(arguments: Mapping[str, Any]) -> list[str]:
-    """The texts among valid arguments: alone, or in lists."""
     lists = [cast("list[Any]", value) if isinstance(value, list) else [value] for value in arguments.values()]
     return [value for values in lists for value in values if isinstance(value, str)]
-
-
-def _with_fitting_default(parameter: CommandParameter) -> CommandParameter:
-    if parameter.default is not None:
-        refuse(Broken(reason, f"default{at}") for at, reason in parameter.wrong(parameter.default))
-    return parameter
 
 
 def _parameter_table(value: object) -> object:
@@ -407,7 +382,7 @@ def _checked_word(text: str) -> str:
 
 
 class MetricTable(TableModel):
-    """Where a metric is found."""
+    """Where to find a metric."""
 
     pattern: Annotated[Filled, AfterValidator(checked_group)] | None = None
     path: Annotated[Filled, AfterValidator(checked_path)] | None = Field(None, alias="json")
@@ -416,17 +391,15 @@ class MetricTable(TableModel):
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterator[Broken]:
-        """One way to find it."""
         if ("pattern" in given) == ("json" in given):
             yield Broken("give exactly one of pattern and json (a path into a JSON line)", "pattern")
 
     def rule(self, name: str) -> MetricRule:
-        """The rule of the metric of this name."""
         return MetricRule(name=name, pattern=self.pattern, json=self.path, file=self.file, take=self.take)
 
 
 def _metric_table(value: object) -> object:
-    """A text alone is a pattern."""
+    """Reads a plain text as a pattern."""
     if isinstance(value, str):
         return {"pattern": checked_group(filled(value))}
     if not isinstance(value, Mapping):
@@ -435,8 +408,8 @@ def _metric_table(value: object) -> object:
 
 
 def _not_too_many(given: Mapping[str, Any], _info: ValidationInfo) -> Iterator[Broken]:
-    if len(given) > MOST_METRICS:
-        yield Broken(f"has {len(given)} entries; at most {MOST_METRICS}")
+    if len(given) > MAX_METRICS:
+        yield Broken(f"has {len(given)} entries; at most {MAX_METRICS}")
 
 
 def _between(least: float, most: float, value: float) -> float:
@@ -455,7 +428,7 @@ def _total(value: object) -> float | str:
 
 
 def _words(value: object) -> Template:
-    """The words of argv; each that cannot be read is a fault."""
+    """Parses the words of argv; each unreadable word is a fault."""
     if not isinstance(value, list) or not value:
         wrong = "empty" if value == [] else kind(cast("object", value))
         raise ValueError(f"must not be {wrong}; {_ARGV}")
@@ -479,7 +452,6 @@ def _read_word(value: object) -> Word:
 
 
 def _readable(words: Sequence[object]) -> Group:
-    """The words that can be read."""
     found: list[Word] = []
     for word in words:
         with suppress(ValueError):
@@ -488,11 +460,11 @@ def _readable(words: Sequence[object]) -> Group:
 
 
 _PARAMETER = "a parameter's name has 1 to 64 letters, digits or '_', and starts with a letter"
-_METRIC = f"a metric's name has 1 to {LONGEST_METRIC} printable characters"
+_METRIC = f"a metric's name has 1 to {MAX_METRIC_NAME} printable characters"
 _ARGV = 'give the words of the command, such as ["make", "{target}"]'
 
 
-class CommandTable(SurroundingsTable):
+class CommandTable(EnvironmentTable):
     """A command that is offered as a tool."""
 
     NEEDED = {"argv": _ARGV}  # noqa: RUF012 - a ClassVar of the base
@@ -502,26 +474,26 @@ class CommandTable(SurroundingsTable):
     ]
     parameters: Mapping[
         Annotated[str, must(PARAMETER_NAME.fullmatch, _PARAMETER)],
-        Annotated[CommandParameter, BeforeValidator(_parameter_table), AfterValidator(_with_fitting_default)],
+        Annotated[CommandParameter, BeforeValidator(_parameter_table)],
     ] = Field(default_factory=dict)
     metrics: Annotated[
         Mapping[
-            Annotated[str, must(lambda name: 0 < len(name) <= LONGEST_METRIC and name.isprintable(), _METRIC)],
+            Annotated[str, must(lambda name: 0 < len(name) <= MAX_METRIC_NAME and name.isprintable(), _METRIC)],
             Annotated[MetricTable, BeforeValidator(_metric_table, json_schema_input_type=str | MetricTable)],
         ],
         rules(_not_too_many),
     ] = Field(default_factory=dict)
-    """What its output, or a file that it writes, tells; `{name}` in a file's name is a parameter."""
+    """Metrics from its output or from files that it writes; `{name}` in a file's name is a parameter."""
     title: Filled | None = None
     description: Filled | None = None
     cwd: Filled | None = None
     total: Annotated[float | str, PlainValidator(_total, json_schema_input_type=float | str)] | None = None
-    """The number of units, or the name of the parameter that states it."""
+    """The number of units, or the name of the parameter that holds it."""
     unit_pattern: PatternKey | None = None
     failure_pattern: PatternKey | None = None
     item_pattern: PatternKey | None = None
     disclaimer: Filled | None = None
-    grace: Annotated[Positive, AfterValidator(partial(_between, 0, LONGEST_GRACE))] | None = None
+    grace: Annotated[Positive, AfterValidator(partial(_between, 0, MAX_GRACE))] | None = None
     heartbeat: Annotated[Positive, AfterValidator(partial(_between, LEAST_HEARTBEAT, LARGEST))] | None = None
     timeout: Positive | None = None
     allow_parent_paths: Flag = False
@@ -532,7 +504,6 @@ class CommandTable(SurroundingsTable):
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterator[Broken]:
-        """What argv, metrics and total say of the parameters."""
         if given.get("read_only") is True and given.get("destructive") is True:
             yield Broken("a command cannot be read-only and destructive", "destructive")
         declared = _Declared(as_table(given.get("parameters")) or {})
@@ -548,7 +519,7 @@ class CommandTable(SurroundingsTable):
 
 
 class CommandConfig(CommandTable):
-    """One command of a configuration, which inherits these variables unless it says otherwise."""
+    """A command of a configuration; `inherit` is the default for its variables."""
 
     name: str
     base: Path
@@ -556,26 +527,21 @@ class CommandConfig(CommandTable):
 
     @classmethod
     def of(cls, table: CommandTable, name: str, base: Path, inherit: Inherit) -> CommandConfig:
-        """The command of this name."""
         return cls.model_construct(name=name, base=base, inherit=inherit, **dict(table))
 
     @property
-    def surroundings(self) -> Surroundings:
-        """What it gets."""
+    def process_environment(self) -> ProcessEnvironment:
         return self.around(self.inherit)
 
     @property
     def traits(self) -> ToolOverride:
-        """What it may do, as a tool."""
         return ToolOverride(timeout=self.timeout, **{key: getattr(self, key) for key in TRAITS})
 
     def folder(self, environ: Mapping[str, str]) -> str:
-        """Where it runs."""
         place = Path(self.base, expand_variables(self.cwd or ".", environ)[0])
         return str(place.expanduser())
 
     def input_schema(self) -> dict[str, Any]:
-        """The arguments of a call as JSON Schema."""
         schema: dict[str, Any] = {
             "type": "object",
             "properties": {name: parameter.as_schema() for name, parameter in self.parameters.items()},
@@ -585,9 +551,8 @@ class CommandConfig(CommandTable):
         return {**schema, "required": required} if required else schema
 
     def words(self, arguments: Mapping[str, Any]) -> list[str]:
-        """The argv for these arguments. Raises `ValidationFailed` with every fault, or `PathTraversal`."""
-        faults = self._faults(arguments)
-        if faults:
+        """Returns the argv for these arguments. Raises `ValidationFailed` with every fault, or `PathTraversal`."""
+        if faults := self._faults(arguments):
             raise ValidationFailed(faults, f"the arguments do not fit {self.name}; nothing was started")
         values = self.values(arguments)
         words = self.argv.fill(values, self.parameters)
@@ -596,15 +561,13 @@ class CommandConfig(CommandTable):
         return words
 
     def values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Each parameter with its value: given, or its default, or None."""
         return {name: arguments.get(name, parameter.absent) for name, parameter in self.parameters.items()}
 
     def units(self, arguments: Mapping[str, Any]) -> float | None:
-        """The number of units, if it is known."""
         return self.values(arguments)[self.total] if isinstance(self.total, str) else self.total
 
     def rules(self, arguments: Mapping[str, Any]) -> list[MetricRule]:
-        """Its metrics for these arguments; one whose file needs a parameter without a value is left out."""
+        """Its metrics for these arguments; omits metrics whose file name needs a missing parameter."""
         values, found = self.values(arguments), list[MetricRule]()
         for rule in (metric.rule(name) for name, metric in self.metrics.items()):
             if rule.file is None:
@@ -614,67 +577,54 @@ class CommandConfig(CommandTable):
                 found += [replace(rule, file=word) for word in words]
         return found
 
+    @cached_property
+    def _arguments(self) -> type[InputModel]:
+        fields = dict[str, Any]()
+        for place, (name, parameter) in enumerate(self.parameters.items()):
+            fields[f"a{place}"] = (parameter.wanted, Field(... if parameter.needed else None, alias=name))
+        return create_model(self.name, __base__=InputModel, **fields)
+
     def _faults(self, arguments: Mapping[str, Any]) -> list[Fault]:
-        faults: list[Fault] = []
-        unknown = [name for name in arguments if name not in self.parameters]
-        for name in unknown[:MOST_UNKNOWN]:
-            hint = nearest(name, self.parameters) or f"; known: {', '.join(self.parameters) or 'none'}"
-            shown = f"{name[:LONGEST_KEY]}…" if len(name) > LONGEST_KEY else name or '""'
-            faults.append(Fault(field=shown, reason=f"is not a known key{hint}"))
-        if len(unknown) > MOST_UNKNOWN:
-            faults.append(Fault(field="(input)", reason=f"there are {len(unknown) - MOST_UNKNOWN} more unknown keys"))
-        for name, parameter in self.parameters.items():
-            wrong = parameter.wrong(arguments[name]) if name in arguments else []
-            faults += [Fault(field=f"{name}{at}", reason=reason) for at, reason in wrong]
-        faults += [
-            Fault(field=name, reason="is missing; it must be given")
-            for name, parameter in self.parameters.items()
-            if parameter.needed and name not in arguments
-        ]
-        if not faults:
-            why = "must not begin with '-': it would be read as an option"
-            values = self.values(arguments)
-            faults += [Fault(field=name, reason=why) for name in self.argv.options(values, self.parameters)]
-        return faults
+        try:
+            self._arguments.model_validate(dict(arguments))
+        except ValidationError as error:
+            return faults_of(error, self._arguments)
+        why = "must not begin with '-': it would be read as an option"
+        return [Fault(field=name, reason=why) for name in self.argv.options(self.values(arguments), self.parameters)]
 
 
 class _Declared:
-    """The parameters of a command as they are written, right or wrong."""
-
     def __init__(self, tables: Mapping[str, Any]) -> None:
         self.tables = tables
         self.kinds = {name: str((as_table(table) or {}).get("type", "string")) for name, table in tables.items()}
 
     def unknown(self, name: str, otherwise: str = "") -> Iterator[str]:
-        """Whether there is no such parameter."""
         if name not in self.tables:
             yield f"there is no parameter {name!r}{nearest(name, self.tables) or otherwise}"
 
     def no_text(self, name: str) -> Iterator[str]:
-        """Whether it cannot be a part of a name."""
         yield from self.unknown(name)
         if self.kinds.get(name) in ("array", "boolean"):
             yield f"the parameter {name!r} must be a text or a number"
 
     def no_number(self, name: str | None) -> Iterator[str]:
-        """Whether it states no number."""
         yield from self.unknown(name or "")
         if self.kinds.get(name or "") in ("string", "boolean", "array"):
             yield f"the parameter {name!r} is not a number"
 
     def faults_of_argv(self, argv: Sequence[object], given: Mapping[str, Any]) -> Iterator[Broken]:
-        """What the words ask of the parameters; and each parameter is used."""
+        """Checks that argv and the parameters match, and that every parameter is used."""
         used = {_place_of(given.get("total"))}
         for at, item in enumerate(argv):
             group = _readable(cast("list[object]", item) if isinstance(item, list) else [item])
             used |= {*places(group)}
             yield from (Broken(why, ("argv", at)) for why in self._faults_of_group(group, given))
             if at == 0 and (isinstance(item, list) or places(group)):
-                why = "the program itself cannot be a parameter; no caller chooses what is run"
+                why = "the program itself cannot be a parameter; callers must not choose the program"
                 yield Broken(why, ("argv", at))
         for name in self.tables:
             if name not in used:
-                why = f"is never used; write {{{name}}} in argv, or leave it out"
+                why = f"is never used; write {{{name}}} in argv, or remove the parameter"
                 yield Broken(why, ("parameters", name))
 
     def _faults_of_group(self, group: Group, given: Mapping[str, Any]) -> Iterator[str]:
@@ -682,14 +632,14 @@ class _Declared:
         for name in names:
             yield from self.unknown(name, "; `${…}` is expanded in env and cwd only, and {{ is a brace")
         if sum(self.kinds.get(name) == "array" for name in names) > 1:
-            yield "has two lists; only one list can be repeated in a group"
+            yield "contains two lists; a group can repeat only one"
         for word in group:
             flags = [name for name in places((word,)) if self.kinds.get(name) == "boolean"]
             if flags and len(word) > 1:
-                yield f"{{{flags[0]}}} stands for a whole word, its flag; nothing can stand beside it"
+                yield f"{{{flags[0]}}} is replaced by its flag and must be a word by itself"
             own = "".join(part if isinstance(part, str) else "x" for part in word)
             if places((word,)) and climbs(own) and not given.get("allow_parent_paths"):
-                yield "has a '..' segment beside a parameter; if meant: " + advice("allow_parent_paths = true")
+                yield "contains a '..' segment beside a parameter; to allow it: " + advice("allow_parent_paths = true")
 
 
 def _command_name(name: str) -> str:

@@ -1,16 +1,19 @@
 """The operator's configuration: `pursuit.toml`, `mcp.json`, or both.
 
-A `Configuration` has no fault. A file with faults raises all of them at once, each with file, field and reason, and
-with line and column if the file cannot be parsed.
+A `Configuration` is always valid. All faults of a file are raised together, each with file, field and reason, and with
+line and column if the file cannot be parsed.
 """
+
+# pyright: reportIncompatibleVariableOverride=false
+# Fields are frozen, so a subclass may narrow them.
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_args
 from urllib.parse import urlsplit
@@ -18,17 +21,16 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationError, ValidationInfo
 
 from pursuit.config.commands import COMMANDS_SERVER, TRAITS, CommandConfig, Commands
-from pursuit.config.files import as_table, parse_json, parse_toml, read_text, unreadable
-from pursuit.config.servers import ForeignServerTable, ServerConfig, ServerName, Servers
-from pursuit.config.surroundings import (
-    USUAL_SURROUNDINGS,
+from pursuit.config.files import as_table, duration, parse_json, parse_toml, read_text, unreadable
+from pursuit.config.process_environment import (
+    EnvironmentTable,
     Inherit,
     InheritKey,
-    Surroundings,
-    SurroundingsTable,
+    ProcessEnvironment,
 )
+from pursuit.config.servers import ForeignServerTable, ServerConfig, ServerName, Servers
 from pursuit.config.variables import expand_variables
-from pursuit.core.approvals import MOST_PEOPLE
+from pursuit.core.approvals import MAX_PEOPLE
 from pursuit.core.base_model import (
     Broken,
     Filled,
@@ -63,29 +65,39 @@ from pursuit.policy.rules import (
 
 TOML_NAME = "pursuit.toml"
 JSON_NAME = "mcp.json"
-_GOVERNING = ("policy", "approvals", "limits", "serve", "schedule", "callers", "client_models", "proposers", "audit")
+_GOVERNING = (
+    "policy",
+    "approvals",
+    "limits",
+    "serve",
+    "schedule",
+    "callers",
+    "client_models",
+    "proposers",
+    "audit",
+    "placement",
+    "agents",
+)
 _GOVERNING_EACH = (
     *("pin", "methods", "trust_annotations", "tools", "enabled_tools", "disabled_tools"),
     *("isolation", "parameters", "allow_parent_paths"),
     *TRAITS,
 )
-"""The keys of a server or a command that decide what may be done."""
+"""The keys of a server or a command that affect permissions."""
 
 Notice = Literal["waiting", "ended", "stuck", "interrupted", "budget"]
 Overlap = Literal["skip", "queue", "replace"]
 CHANNELS: tuple[Channel, ...] = get_args(Channel)
 USUAL_CHANNELS: frozenset[Channel] = frozenset(one for one in CHANNELS if one != "http-elicitation")
-LONGEST_LIFETIME = 7_200.0
+MAX_LIFETIME = 7_200.0
 
 _SCHEDULE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_SPAN = re.compile(r"([1-9][0-9]{0,5})([smhd])")
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _URL = re.compile(r"https?://[^\s/]|\$\{")
 
 
 def is_safe_address(address: str) -> bool:
-    """Whether it is https, or http on this machine, without user, query and fragment."""
+    """True for https, or http on this machine, without user, query and fragment."""
     try:
         parts = urlsplit(address)
         host = parts.hostname
@@ -100,35 +112,34 @@ SafeAddress = Annotated[Filled, must(is_safe_address, _ADDRESS)]
 
 
 class OAuthConfig(TableModel):
-    """`[serve.oauth]`: the authorization server whose access tokens count over HTTP.
+    """`[serve.oauth]`: the authorization server whose access tokens are accepted over HTTP.
 
-    `resource` is the address that clients use, if it is not the one that is served; `audience` is what tokens name, by
-    default the same. `callers` are names for subjects, as `[policy.callers]` and `share` use them; `approvers` are the
-    subjects for whom the scope `approvals:answer` counts.
+    `resource` is the address that clients use (default: the served one); `audience` is that of tokens (default: the
+    resource). `callers` maps names, as used by `[policy.callers]` and `share`, to subjects; `approvers` are the
+    subjects whose scope `approvals:answer` is accepted.
     """
 
     issuer: SafeAddress
     resource: SafeAddress | None = None
     audience: Filled | None = None
     jwks_uri: SafeAddress | None = None
-    """By default the one of the issuer's metadata."""
-    max_lifetime: Positive = LONGEST_LIFETIME
-    """Seconds that a token may live at most: as long a revoked one may still count."""
+    """Default: the address in the issuer's metadata."""
+    max_lifetime: Positive = MAX_LIFETIME
+    """Maximum lifetime of a token in seconds: a revoked token may stay valid that long."""
     callers: TextMap = Field(default_factory=dict)
     approvers: tuple[str, ...] = ()
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterator[Broken]:
-        """One name for each subject."""
         subjects = [str(subject) for subject in (as_table(given.get("callers")) or {}).values()]
         if len({*subjects}) < len(subjects):
-            yield Broken("has two names for one subject", "callers")
+            yield Broken("gives two names to one subject", "callers")
 
 
 class Ceilings(TableModel):
-    """What one client may begin, use and store at most; None is no ceiling.
+    """Upper limits on what one client may start, use and store; None means unlimited.
 
-    `unbounded`: whether it may start a mission without a bound.
+    `unbounded` permits missions without a bound.
     """
 
     missions_at_once: NotNegativeWhole | None = None
@@ -143,33 +154,31 @@ class Ceilings(TableModel):
 
     @property
     def counts(self) -> bool:
-        """Whether what its missions use is counted in the ledger."""
         kept = (self.missions_at_once, self.missions_a_day, self.tokens_a_day, self.cost_usd_a_day, self.bytes_stored)
         return any(most is not None for most in kept)
 
 
 class LimitsConfig(Ceilings):
-    """`[limits]` for each client, and in its place `[limits.callers.NAME]` for the token of that name."""
+    """`[limits]` for each client; `[limits.callers.NAME]` replaces it for the token of that name."""
 
     callers: Mapping[str, Ceilings] = Field(default_factory=dict)
 
     def of(self, credential: str | None) -> Ceilings:
-        """The ceilings of the client with the token of this name; None is a client without one."""
+        """The ceilings of the client with the token of this name; None is a client without a token."""
         own = None if credential is None else self.callers.get(credential)
         return self if own is None else self.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
 
     @property
     def requests(self) -> bool:
-        """Whether requests have to be looked at."""
         every = (self, *self.callers.values())
         return any(one.calls_a_minute is not None or one.tasks_at_once is not None for one in every)
 
 
 def _anchored(value: object, info: ValidationInfo) -> Path:
-    """A path in a file is relative to the file's folder."""
+    """Resolves a path relative to the folder of the file."""
     if isinstance(value, Path):
         return value
-    folder: Path = cast("Mapping[str, Any]", info.context)["folder"]
+    folder: Path = (info.context or {"folder": Path.cwd()})["folder"]
     return folder / Path(filled(value)).expanduser()
 
 
@@ -178,8 +187,8 @@ _MODEL = "must be provider:name, for instance anthropic:claude-haiku-4-5"
 ModelName = Annotated[Filled, must(lambda name: all(name.partition(":")), _MODEL)]
 
 
-class CheckTable(SurroundingsTable):
-    """A named command of checks; it runs in the configuration's folder unless it says otherwise."""
+class CheckTable(EnvironmentTable):
+    """A named command of checks; it runs in the configuration's folder by default."""
 
     NEEDED = {"command": "give the command as a list of words"}  # noqa: RUF012 - a ClassVar of the base
 
@@ -187,9 +196,17 @@ class CheckTable(SurroundingsTable):
     cwd: FilePath | None = None
     timeout: Positive | None = None
 
+    def check(self, base: Path, inherit: Inherit) -> Mapping[str, Any]:
+        found = {
+            "command": list(self.command),
+            "cwd": str(self.cwd or base),
+            "process_environment": self.around(inherit),
+        }
+        return found if self.timeout is None else {**found, "timeout": self.timeout}
+
 
 class SettingsTable(TableModel):
-    """Numbers of the engine; seconds unless the name says otherwise."""
+    """Numbers of the engine, in seconds unless the name states another unit."""
 
     predicate_seconds: Positive | None = None
     predicate_memory_mb: Positive | None = None
@@ -217,9 +234,14 @@ class SettingsTable(TableModel):
     worker_poll: Positive | None = None
     machine_wait: Positive | None = None
 
+    def given(self, *names: str, **renamed: str) -> dict[str, Any]:
+        """The given settings among `names`, and those of `renamed` under the names of the receiving part."""
+        parts = {**dict(zip(names, names, strict=True)), **renamed}
+        return {part: value for part, name in parts.items() if (value := getattr(self, name)) is not None}
+
 
 class PriceTable(TableModel):
-    """Dollars for a million tokens."""
+    """US dollars per million tokens."""
 
     NEEDED = {"input": "give a number", "output": "give a number"}  # noqa: RUF012 - a ClassVar of the base
 
@@ -245,7 +267,6 @@ class ArgumentTable(TableModel):
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterator[Broken]:
-        """One type."""
         if ("under" in given) == ("host" in given):
             yield Broken("needs one of under and host")
 
@@ -265,42 +286,24 @@ ArgumentPattern = Annotated[Any, PlainValidator(_argument_pattern, json_schema_i
 class RuleTable(TableModel):
     """A rule of policy."""
 
-    NEEDED = {"decision": "say allow, ask or deny"}  # noqa: RUF012 - a ClassVar of the base
+    NEEDED = {"decision": "give allow, ask or deny"}  # noqa: RUF012 - a ClassVar of the base
 
     decision: Decision
     server: Filled = ANY
     tool: Filled = ANY
     arguments: Mapping[str, ArgumentPattern] = Field(default_factory=dict)
     reason: Filled = ""
-    require: Annotated[PositiveWhole, Field(le=MOST_PEOPLE)] = 1
-    """How many people must say yes."""
+    require: Annotated[PositiveWhole, Field(le=MAX_PEOPLE)] = 1
+    """The number of people who must approve."""
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterator[Broken]:
-        """Only a rule that asks requires people."""
         if "require" in given and given.get("decision") != "ask":
-            yield Broken('goes with decision = "ask"', "require")
-
-
-def _network_host(pattern: str) -> str:
-    if not pattern or "/" in pattern or " " in pattern:
-        raise ValueError(f"{pattern!r} is not a host; write example.com, .example.com (sub-domains) or *")
-    return pattern
-
-
-NetworkHosts = tuple[Annotated[str, AfterValidator(_network_host)], ...]
-
-
-class NetworkTable(TableModel):
-    """The hosts that servers may have."""
-
-    allow: NetworkHosts = ()
-    ask: NetworkHosts = ()
-    deny: NetworkHosts = ()
+            yield Broken('requires decision = "ask"', "require")
 
 
 class CallerTable(TableModel):
-    """What further holds for a caller, by the name of its token."""
+    """Additional restrictions for a caller, by the name of its token."""
 
     mode: Mode = "auto"
     deny: tuple[str, ...] = ()
@@ -308,29 +311,28 @@ class CallerTable(TableModel):
 
 
 class PolicyTable(TableModel):
-    """What may be done."""
+    """The policy: its mode and rules."""
 
     mode: Mode = "ask"
     rules: tuple[RuleTable, ...] = ()
-    network: NetworkTable = Field(default_factory=NetworkTable.model_construct)
+    network: NetworkRules = Field(default_factory=NetworkRules)
     callers: Mapping[str, CallerTable] = Field(default_factory=dict)
 
     def policy(self) -> OperatorPolicy:
-        """The operator's policy."""
         callers = {name: Tightening(who=f"the caller {name}", **dict(one)) for name, one in self.callers.items()}
         rules = tuple(Rule(**dict(rule)) for rule in self.rules)
-        return OperatorPolicy(mode=self.mode, rules=rules, network=NetworkRules(**dict(self.network)), callers=callers)
+        return OperatorPolicy(mode=self.mode, rules=rules, network=self.network, callers=callers)
 
 
 def _seconds(value: object) -> float:
-    span = _SPAN.fullmatch(filled(value))
-    if span is None:
-        raise ValueError('must be a whole number and a unit (s, m, h or d), for instance "1h"')
-    return int(span[1]) * _UNITS[span[2]]
+    found = duration(filled(value))
+    if not found:
+        raise ValueError('must be a number and a unit (s, m, h or d), for instance "1h"')
+    return found
 
 
 class NotifyTable(TableModel):
-    """What is told of missions, and to whom. `secret` may be a `${VARIABLE}`: it is expanded when used."""
+    """Notifications about missions. `secret` may be a `${VARIABLE}`, which is expanded when used."""
 
     NEEDED = {"command": "must have at least one word"}  # noqa: RUF012 - a ClassVar of the base
 
@@ -340,51 +342,37 @@ class NotifyTable(TableModel):
     events: frozenset[Notice] = frozenset(get_args(Notice))
     timeout: Positive = 30.0
     remind: Annotated[float, PlainValidator(_seconds, json_schema_input_type=str)] | None = None
-    """Seconds after which an open question is told again, and again."""
+    """Seconds between reminders of an open question."""
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterator[Broken]:
-        """A webhook has a secret."""
         if "command" not in given and "webhook" not in given:
             yield Broken("is missing; give a command, a webhook or both", "command")
         if "webhook" in given and "secret" not in given:
             why = "is missing; receivers verify the signature with it: whsec_ and 24 to 64 bytes as Base64"
             yield Broken(why, "secret")
         if "secret" in given and "webhook" not in given:
-            yield Broken("goes with webhook", "secret")
-
-
-class NotifyConfig(NotifyTable):
-    """`[notify]`, and what its command gets."""
-
-    base: Path
-    surroundings: Surroundings = USUAL_SURROUNDINGS
+            yield Broken("requires webhook", "secret")
 
 
 class ScheduleTable(TableModel):
-    """When `pursuit serve` starts the mission of a file."""
+    """A schedule on which `pursuit serve` starts the mission of a file."""
 
     cron: Filled
     mission: FilePath
     overlap: Overlap = "skip"
     timezone: Filled | None = None
-    """A name of the IANA database; None is the zone of this machine."""
-
-
-class ScheduleConfig(ScheduleTable):
-    """`[schedule.NAME]`."""
-
-    name: str
+    """A name of the IANA time zone database; None is the zone of this machine."""
 
 
 def _one_or_more(value: object, info: ValidationInfo) -> object:
-    """A `[schedule]` with a `cron` of its own is one that is named `default`."""
+    """Reads a `[schedule]` that contains `cron` directly as the schedule `default`."""
     if isinstance(value, Mapping) and "cron" in value:
         return {"default": read_inside(ScheduleTable, cast("object", value), info)}
     return cast("object", value)
 
 
-_SCHEDULE = "is not a name of a schedule: use a-z, 0-9, '-' and '_', at most 64 of them"
+_SCHEDULE = "is not a valid schedule name: use at most 64 of a-z, 0-9, '-' and '_'"
 Schedules = Annotated[
     Mapping[Annotated[str, must(_SCHEDULE_NAME.fullmatch, _SCHEDULE)], ScheduleTable],
     BeforeValidator(_one_or_more, json_schema_input_type=ScheduleTable | Mapping[str, ScheduleTable]),
@@ -392,10 +380,14 @@ Schedules = Annotated[
 
 
 class TrackingTable(TableModel):
-    """Where metrics are sent."""
+    """The receivers of metrics."""
 
     mlflow: Filled | None = None
     tensorboard: FilePath | None = None
+
+    @property
+    def places(self) -> dict[str, str]:
+        return {name: str(place) for name, place in self if place is not None}
 
 
 def _interval(value: object) -> tuple[int, str]:
@@ -407,7 +399,7 @@ def _interval(value: object) -> tuple[int, str]:
 
 
 class AuditConfig(TableModel):
-    """`[audit]`: when roots are signed and with which key, and whether reads are recorded.
+    """`[audit]`: the signing interval and key of roots, and whether reads are recorded.
 
     `signatures` is the file of the signed roots.
     """
@@ -419,30 +411,39 @@ class AuditConfig(TableModel):
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterator[Broken]:
-        """Who signs has a key."""
         if "sign_every" in given and "key" not in given:
-            why = "is missing; name the file of an Ed25519 private key, best on another disk or user"
+            why = "is missing; name the file of an Ed25519 private key, preferably of another user or disk"
             yield Broken(why, "key")
 
     @property
     def sign_events(self) -> int | None:
-        """After so many events a root is signed."""
+        """The number of events between signed roots; None if the interval is in minutes."""
         return self.sign_every[0] if self.sign_every and self.sign_every[1] == "events" else None
 
     @property
     def sign_minutes(self) -> int | None:
-        """After so many minutes a root is signed, instead."""
+        """The number of minutes between signed roots; None if the interval is in events."""
         return self.sign_every[0] if self.sign_every and self.sign_every[1] == "minutes" else None
 
 
+class PlacementTable(TableModel):
+    """`[placement]`: what hands missions to workers. `key` may be a `${VARIABLE}`: it is expanded when used."""
+
+    kind: Literal["postgres", "temporal"] = "postgres"
+    address: Filled = "localhost:7233"
+    namespace: Filled = "default"
+    tls: Flag = False
+    key: Filled | None = None
+
+
 class CallersTable(TableModel):
-    """What clients may do."""
+    """Permissions of clients."""
 
     may_force_complete: Flag = True
 
 
 class ApprovalsTable(TableModel):
-    """By which channels a person's yes counts."""
+    """Channels over which approvals are accepted."""
 
     channels: frozenset[Channel] = USUAL_CHANNELS
 
@@ -454,28 +455,45 @@ class ServeTable(TableModel):
 
 
 class _Servers(TableModel):
-    """The servers of a file, under either name."""
+    """The servers of a file, under `servers` or `mcpServers`."""
 
     servers: Servers = Field(default_factory=dict)
     mcp_servers: Servers = Field(default_factory=dict, alias="mcpServers")
 
     def merged(self, base: Path) -> dict[str, ServerConfig]:
-        """All servers."""
-        return {name: table.config(name, base) for name, table in {**self.mcp_servers, **self.servers}.items()}
+        tables = {**self.mcp_servers, **self.servers}
+        return {name: ServerConfig.of(table, name, base) for name, table in tables.items()}
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterator[Broken]:
-        """A name is given once."""
         own, other = (as_table(given.get(key)) or {} for key in ("servers", "mcpServers"))
         for name in own.keys() & other.keys():
-            yield Broken("is already there under 'mcpServers'; keep one of the two", ("servers", name))
+            yield Broken("is also under 'mcpServers'; remove one of the two", ("servers", name))
 
 
 class ProposersTable(TableModel):
-    """`clients` are kinds of other packages that MCP clients may name, `callables` the Python code that may propose."""
+    """`clients`: third-party kinds that MCP clients may name; `callables`: Python code that may propose."""
 
     clients: tuple[Filled, ...] = ()
     callables: tuple[Filled, ...] = ()
+
+
+_AGENT_HOST = "must be a host, *.host or host:port"
+AgentHost = Annotated[
+    Filled, must(re.compile(r"(\*\.)?[A-Za-z0-9_.-]{1,253}(:[1-9][0-9]{0,4})?").fullmatch, _AGENT_HOST)
+]
+
+
+class AgentsTable(TableModel):
+    """What coding agents may see and change of this machine; `isolation` holds on Linux."""
+
+    isolation: Flag = True
+    read: tuple[FilePath, ...] = ()
+    """Further files and folders that they can read."""
+    write: tuple[FilePath, ...] = ()
+    """Further folders that they can change."""
+    network: tuple[AgentHost, ...] | None = None
+    """The only hosts that they can reach; None is the network of this machine."""
 
 
 class ConfigurationFile(_Servers):
@@ -486,52 +504,26 @@ class ConfigurationFile(_Servers):
     settings: SettingsTable = Field(default_factory=SettingsTable.model_construct)
     policy: PolicyTable = Field(default_factory=PolicyTable.model_construct)
     prices: Mapping[str, PriceTable] = Field(default_factory=dict)
+    """Prices by the full name of a language model."""
     model: ModelName | None = None
+    """The language model that proposes if a client does not name a proposer."""
     client_models: tuple[ModelName, ...] = ()
+    """Further language models that MCP clients may name."""
     callers: CallersTable = Field(default_factory=CallersTable.model_construct)
     proposers: ProposersTable = Field(default_factory=ProposersTable.model_construct)
+    agents: AgentsTable = Field(default_factory=AgentsTable.model_construct)
     notify: NotifyTable | None = None
     schedule: Schedules = Field(default_factory=dict)
     tracking: TrackingTable = Field(default_factory=TrackingTable.model_construct)
     audit: AuditConfig = Field(default_factory=AuditConfig.model_construct)
+    placement: PlacementTable = Field(default_factory=PlacementTable.model_construct)
     inherit_env: InheritKey = ()
+    """Extra environment variables of checks and notification commands."""
     approvals: ApprovalsTable = Field(default_factory=ApprovalsTable.model_construct)
     serve: ServeTable = Field(default_factory=ServeTable.model_construct)
     limits: LimitsConfig = Field(default_factory=LimitsConfig.model_construct)
     state: Filled | None = None
-
-    def configuration(self, path: Path) -> Configuration:
-        """What the file means, but for what governs."""
-        base, inherit = path.parent.absolute(), self.inherit_env
-        around = Surroundings(inherit=inherit)
-        notify, schedules = self.notify, self.schedule.items()
-        prices = {name: (one.input, one.output, one.cached) for name, one in self.prices.items()}
-        tracking = {name: str(place) for name, place in self.tracking if place is not None}
-        return Configuration(
-            path=path,
-            servers=self.merged(path.parent),
-            checks={name: _check(table, base, inherit) for name, table in self.checks.items()},
-            surroundings=around,
-            settings={key: value for key, value in self.settings if value is not None},
-            policy=self.policy.policy(),
-            commands={name: CommandConfig.of(table, name, base, inherit) for name, table in self.commands.items()},
-            prices={name: tuple(float(one) for one in row if one is not None) for name, row in prices.items()},
-            model=self.model,
-            client_models=frozenset(self.client_models),
-            client_kinds=frozenset(self.proposers.clients),
-            callables=frozenset(self.proposers.callables),
-            may_force_complete=self.callers.may_force_complete,
-            notify=None
-            if notify is None
-            else NotifyConfig.model_construct(base=base, surroundings=around, **dict(notify)),
-            schedules={name: ScheduleConfig.model_construct(name=name, **dict(table)) for name, table in schedules},
-            audit=self.audit,
-            channels=self.approvals.channels,
-            oauth=self.serve.oauth,
-            limits=self.limits,
-            tracking=tracking,
-            state=self.state,
-        )
+    """The ledger, a file or an address of PostgreSQL; `files.locate_state` finds it."""
 
 
 TOML_KEYS = frozenset(field.alias or name for name, field in ConfigurationFile.model_fields.items())
@@ -541,66 +533,54 @@ Foreign = Mapping[ServerName, ForeignServerTable]
 
 
 class McpFile(_Servers):
-    """An `mcp.json`, as other hosts write it."""
+    """An `mcp.json` in the format of other hosts."""
 
-    servers: Foreign = Field(default_factory=dict)  # pyright: ignore[reportIncompatibleVariableOverride] - narrower
-    mcp_servers: Foreign = Field(  # pyright: ignore[reportIncompatibleVariableOverride]
-        default_factory=dict, alias="mcpServers"
-    )
+    servers: Foreign = Field(default_factory=dict)
+    mcp_servers: Foreign = Field(default_factory=dict, alias="mcpServers")
     inputs: Any = None
     dialect: Any = Field(None, alias="$schema")
 
 
-def _check(table: CheckTable, base: Path, inherit: Inherit) -> Mapping[str, Any]:
-    found = {
-        "command": list(table.command),
-        "cwd": str(table.cwd or base),
-        "surroundings": table.around(inherit),
-    }
-    return found if table.timeout is None else {**found, "timeout": table.timeout}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configuration:
-    """What the operator wrote; `path` is None if there is no file."""
+class Configuration(ConfigurationFile):
+    """The operator's configuration; `path` is None without a file."""
 
     path: Path | None = None
-    servers: Mapping[str, ServerConfig] = field(default_factory=dict[str, ServerConfig])
-    checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    settings: Mapping[str, float] = field(default_factory=dict[str, float])
-    policy: OperatorPolicy = field(default_factory=OperatorPolicy)
-    commands: Mapping[str, CommandConfig] = field(default_factory=dict[str, CommandConfig])
-    prices: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
-    """Dollars for a million input and output tokens, by the full name of a language model."""
-    model: str | None = None
-    """The language model that proposes where a client names no proposer."""
-    client_models: frozenset[str] = frozenset()
-    client_kinds: frozenset[str] = frozenset()
-    """The kinds of proposers of other packages that an MCP client may name."""
-    callables: frozenset[str] = frozenset()
-    """The Python code that may propose."""
-    """Further language models that MCP clients may name."""
-    may_force_complete: bool = True
-    """Whether a client may end its own mission as completed."""
-    surroundings: Surroundings = USUAL_SURROUNDINGS
-    """What the commands of checks in mission files, and of notifications, get."""
-    notify: NotifyConfig | None = None
-    schedules: Mapping[str, ScheduleConfig] = field(default_factory=dict[str, ScheduleConfig])
-    audit: AuditConfig = field(default_factory=AuditConfig.model_construct)
-    channels: frozenset[Channel] = USUAL_CHANNELS
-    """By which a person's yes to an approval counts."""
-    oauth: OAuthConfig | None = None
-    limits: LimitsConfig = field(default_factory=LimitsConfig.model_construct)
-    tracking: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Where metrics are sent: `mlflow` a tracking URI, `tensorboard` a folder."""
-    state: str | None = None
-    """The ledger, a file or an address of PostgreSQL; `files.locate_state` finds it."""
     governing: frozenset[str] = frozenset()
-    """What decides what may be done, one line `key = value` for each setting: a part of what a person trusts."""
+    """The settings that affect permissions, as lines `key = value`: a part of what a person trusts."""
+    servers: Mapping[str, ServerConfig] = Field(default_factory=dict)
+    policy: OperatorPolicy = Field(default_factory=OperatorPolicy)
+    commands: Mapping[str, CommandConfig] = Field(default_factory=dict)
+
+    @classmethod
+    def _rules(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        return cls.between(given)  # a program may pass None
+
+    @property
+    def process_environment(self) -> ProcessEnvironment:
+        return ProcessEnvironment(inherit=self.inherit_env)
+
+    @property
+    def base(self) -> Path:
+        """The folder where its commands run."""
+        return Path.cwd() if self.path is None else self.path.parent.absolute()
+
+    @property
+    def named_checks(self) -> dict[str, Mapping[str, Any]]:
+        return {name: table.check(self.base, self.inherit_env) for name, table in self.checks.items()}
+
+    @classmethod
+    def of(cls, file: ConfigurationFile, path: Path) -> Configuration:
+        base, inherit = path.parent.absolute(), file.inherit_env
+        different: dict[str, Any] = {
+            "servers": file.merged(path.parent),
+            "policy": file.policy.policy(),
+            "commands": {name: CommandConfig.of(one, name, base, inherit) for name, one in file.commands.items()},
+        }
+        return cls.model_construct(**{**dict(file), **different}, path=path)
 
 
 def find_configuration(start: Path) -> Path | None:
-    """The configuration of the nearest directory, upwards, that has one; `pursuit.toml` wins over `mcp.json`."""
+    """Searches upwards for the nearest configuration; `pursuit.toml` takes precedence over `mcp.json`."""
     here = start.resolve()
     for directory in (here, *here.parents):
         for name in (TOML_NAME, JSON_NAME):
@@ -610,14 +590,14 @@ def find_configuration(start: Path) -> Path | None:
 
 
 def load_configuration(path: Path) -> Configuration:
-    """Reads one file of either format; the servers of an `mcp.json` beside a `pursuit.toml` are added to it.
+    """Reads a file of either format; adds the servers of an `mcp.json` beside a `pursuit.toml`.
 
     Raises `ValidationFailed` with every fault of both files.
     """
     path = path.resolve()
     faults: list[Fault] = []
     table = _read(path, faults)
-    configuration = Configuration(path=path)
+    configuration = Configuration.model_construct(path=path)
     if table is not None:
         configuration = _parse(path, table, faults)
     beside = path.with_name(JSON_NAME)
@@ -625,25 +605,23 @@ def load_configuration(path: Path) -> Configuration:
         more = _read(beside, faults)
         if more is not None:
             added = _parse(beside, more, faults)
-            configuration = replace(
-                configuration,
-                servers={**added.servers, **configuration.servers},
-                governing=configuration.governing | {f"{JSON_NAME}: {line}" for line in added.governing},
-            )
+            governing = configuration.governing | {f"{JSON_NAME}: {line}" for line in added.governing}
+            changed = {"servers": {**added.servers, **configuration.servers}, "governing": governing}
+            configuration = configuration.model_copy(update=changed)
     if COMMANDS_SERVER in configuration.servers and configuration.commands:
-        why = "is what [commands] are called inside missions; rename this server"
+        why = "is the server name of [commands] inside missions; rename this server"
         faults.append(Fault(field=f"servers.{COMMANDS_SERVER}", reason=why, source=str(path)))
     if faults:
         raise ValidationFailed(faults, f"the configuration has {len(faults)} fault{'s' if len(faults) > 1 else ''}")
     typed = [one for rule in configuration.policy.rules for one in rule.arguments.values() if isinstance(one, Under)]
     if typed:
         policy = replace(configuration.policy, folders=_folders(configuration))
-        configuration = replace(configuration, policy=policy)
+        configuration = configuration.model_copy(update={"policy": policy})
     return configuration
 
 
 def _folders(configuration: Configuration) -> dict[str, str]:
-    """Where each server and command runs; of a server over HTTP that is not known."""
+    """The folder of each server and command; servers over HTTP are left out."""
     here = str(Path.cwd())
     found = {
         name: str(Path(server.base or here, expand_variables(server.cwd, os.environ)[0]).expanduser())
@@ -663,15 +641,15 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
         file = model.model_validate(table, context={"folder": path.parent.absolute()})
     except ValidationError as error:
         faults.extend(faults_of(error, model, source=str(path)))
-        return Configuration(path=path)
+        return Configuration.model_construct(path=path)
     governing = frozenset(_governing(table))
     if isinstance(file, McpFile):
-        return Configuration(path=path, servers=file.merged(path.parent), governing=governing)
-    return replace(file.configuration(path), governing=governing)
+        return Configuration.model_construct(path=path, servers=file.merged(path.parent), governing=governing)
+    return Configuration.of(file, path).model_copy(update={"governing": governing})
 
 
 def _governing(table: Mapping[str, Any]) -> Iterator[str]:
-    """The settings of a file that decide what may be done, as lines; the order of a list does not matter."""
+    """The settings of a file that affect permissions, as lines; the order of lists does not matter."""
     left: list[tuple[str, Any]] = [(key, table[key]) for key in _GOVERNING if key in table]
     for group in ("servers", "mcpServers", "commands"):
         for name, one in (as_table(table.get(group)) or {}).items():
@@ -687,7 +665,6 @@ def _governing(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _read(path: Path, faults: list[Fault]) -> Mapping[str, Any] | None:
-    """The file as a table; None if it cannot be read, with the reason in `faults`."""
     source = str(path)
     try:
         text = read_text(path)

@@ -1,7 +1,7 @@
-"""The JSON Schemas of `mission.toml` and `pursuit.toml`, made of the models that read these files.
+"""The JSON Schemas of `mission.toml` and `pursuit.toml`, derived from the models that read these files.
 
-A schema is for completion and quick checks while a person writes; the models decide. The build puts the schemas into
-the wheel (`hatch_build.py`).
+Schemas serve completion and quick checks in editors; the models are authoritative. The build puts the schemas into the
+wheel (`hatch_build.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pursuit.core.proposing import kinds, settings_type
 Schema = dict[str, Any]
 
 DIALECT = "http://json-schema.org/draft-07/schema#"
-"""The dialect that editors of TOML read."""
+"""The dialect that TOML editors support."""
 
 TEXT: Schema = {"type": "string"}
 NUMBER: Schema = {"type": "number", "exclusiveMinimum": 0}
@@ -33,13 +33,12 @@ _KEYWORDS = {
 
 
 def configuration_schema() -> Schema:
-    """The schema of `pursuit.toml`."""
     schema = cast("Schema", _plain(ConfigurationFile.model_json_schema()))
     return {"$schema": DIALECT, **schema, "title": "The configuration of Pursuit (pursuit.toml)"}
 
 
 def mission_schema() -> Schema:
-    """The schema of a mission file: the model, and what a file may say besides."""
+    """The schema of a mission file: the model plus the keys that only files have."""
     schema = cast("Schema", _plain(Mission.model_json_schema()))
     for name in kinds():
         if (kind := settings_type(name)) is not None:
@@ -54,7 +53,7 @@ def mission_schema() -> Schema:
 
 
 def _plain(value: Any) -> Any:
-    """A schema of pydantic as editors want it: known keywords, no null (TOML has none), `kind` where it decides."""
+    """Simplifies a pydantic schema for editors: known keywords, no null (absent in TOML), required `kind`."""
     if isinstance(value, list):
         return [_plain(item) for item in cast("list[Any]", value)]
     if not isinstance(value, dict):
@@ -72,15 +71,14 @@ def _plain(value: Any) -> Any:
 
 
 SCHEMAS = {"mission": mission_schema, "config": configuration_schema}
-"""By the name that `pursuit schema` takes."""
+"""The schemas by the name that `pursuit schema` takes."""
 
 
 def schema_text(name: str) -> str:
-    """The schema as the wheel has it; an editable install makes it."""
+    """The schema from the wheel; an editable install generates it."""
     shipped = files("pursuit.config") / "schemas" / f"{name}.schema.json"
     return shipped.read_text(encoding="utf-8") if shipped.is_file() else as_text(SCHEMAS[name]())
 
 
 def as_text(schema: Schema) -> str:
-    """The text of a schema's file."""
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"

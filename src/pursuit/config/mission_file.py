@@ -1,13 +1,13 @@
-"""A mission in a TOML file: directive, criteria, budget, proposer, and servers of its own.
+"""A mission in a TOML file: directive, criteria, budget, proposer, and its own servers.
 
-All faults of the file are raised at once, each with its field. Its servers never count as the operator's. To resume a
-mission only the servers are read: the mission itself is in the ledger.
+All faults of the file are raised together, each with its field. Its servers never count as the operator's. To resume a
+mission, only the servers are read: the mission itself is in the ledger.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,15 +21,12 @@ from pursuit.errors import Fault, ValidationFailed, advice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissionFile:
-    """The content of a mission file."""
-
     path: Path
     mission: Mission
     servers: Mapping[str, ServerConfig]
 
 
 def load_mission_file(path: Path) -> MissionFile:
-    """Reads and checks a mission file."""
     source = str(path)
     data = parse_toml(read_text(path), source=source)
     _refuse_configuration(data, source)
@@ -49,7 +46,7 @@ def load_mission_file(path: Path) -> MissionFile:
 
 
 def servers_in(path: Path) -> Mapping[str, ServerConfig]:
-    """The servers of a mission file, despite faults in the rest of it; none if the file is gone."""
+    """The servers of a mission file, despite faults elsewhere in it; empty if the file is gone."""
     if not path.is_file():
         return {}
     servers, faults = _servers(parse_toml(read_text(path), source=str(path)).get("servers"), path)
@@ -63,11 +60,11 @@ def _servers(table: object, path: Path) -> tuple[Mapping[str, ServerConfig], lis
         return {}, []
     # Resolved, so that the same file means the same servers under each of its names, now and on resume.
     found, faults = parse_servers(table, source=str(path), base=path.resolve().parent)
-    return {name: replace(server, operators=False) for name, server in found.items()}, faults
+    return {name: server.model_copy(update={"operators": False}) for name, server in found.items()}, faults
 
 
 def _refuse_configuration(data: Mapping[str, Any], source: str) -> None:
-    """Tells a configuration, which has no directive and only keys of configurations, from a faulty mission."""
+    """Raises if the file is a configuration: without a directive, and only with keys of configurations."""
     if data and data.keys() <= TOML_KEYS:
         reason = f"this is a configuration; a mission file has a directive: `{advice('pursuit scaffold {}', 'GOAL')}`"
         raise ValidationFailed([Fault(field="", reason=reason, source=source)])
@@ -78,7 +75,7 @@ def _count(path: Path, faults: Sequence[Fault]) -> str:
 
 
 def _read_beside(data: dict[str, Any], path: Path, source: str, faults: list[Fault]) -> None:
-    """Reads the files beside the mission file that its proposer names; the mission keeps their text."""
+    """Reads the files that the proposer names beside the mission file; the mission stores their text."""
     proposer = data.get("proposer")
     kind = settings_type(proposer)
     if kind is None or not isinstance(proposer, dict):
@@ -88,7 +85,7 @@ def _read_beside(data: dict[str, Any], path: Path, source: str, faults: list[Fau
 
 
 def _anchor(data: dict[str, Any], folder: Path) -> None:
-    """The workspace, and where commands of checks run, are found from the folder of the mission file."""
+    """Resolves the workspace and the folders of check commands relative to the mission file."""
     workspace, criteria = data.get("workspace"), data.get("criteria")
     places = [("path", workspace)]
     places += [("cwd", one) for one in cast("list[Any]", criteria)] if isinstance(criteria, list) else []

@@ -1,22 +1,22 @@
-"""The configuration of upstream servers: how it is read from a table, and how `${VAR}` is expanded.
+"""The configuration of upstream servers: reading it from a table, and expanding `${VAR}`.
 
-A `ServerConfig` is consistent (one transport, with what that transport needs) and holds no expanded secret: expansion
-happens at connect, into a copy.
+A `ServerConfig` is consistent (one transport with its required keys) and holds no expanded secret: each connect expands
+a copy.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, ValidationError, ValidationInfo
 
-from pursuit.config.surroundings import Isolation, IsolationKey
+from pursuit.config.process_environment import IsolationKey
 from pursuit.config.variables import as_secrets, expand_variables, secret_arguments, secret_entries, variable_values
 from pursuit.core.base_model import (
     Broken,
@@ -47,39 +47,29 @@ def _transport(word: str) -> Transport:
 
 
 RELAYED = "PURSUIT_RELAYED"
-"""The variable that tells a server over stdio how the clients of the gateway that starts it connect: http or stdio."""
+"""Tells a stdio server how clients connect to the gateway that starts it: http or stdio."""
 FETCHERS = frozenset({"npx", "bunx", "pnpx", "uvx", "uv", "pipx"})
 FETCH_SECONDS = 180.0
 """A package with its dependencies is some ten megabytes: minutes over a slow line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeouts:
-    """Seconds. If `call` is None, the engine's own call timeout holds."""
-
-    connect: float = 30.0
-    """`FETCH_SECONDS` for a command that may have to download the server first."""
-    call: float | None = None
-    read: float = 120.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageLimits:
-    """How much a server or a client can make us hold, in bytes unless said otherwise. An error names the field.
+    """Limits on what a server or a client can make us hold, in bytes by default. Errors name the field.
 
     The configuration has no keys for them.
     """
 
     queued: int = 8 << 20
-    """Notifications that wait for one session that does not read; further ones are dropped."""
+    """Queued notifications of a session that does not read; further notifications are dropped."""
     list: int = 32 << 20
-    """One list of a server, over all of its pages."""
+    """One list of a server, all pages together."""
     result: int = 16 << 20
     """One message: a result, a page of a list, a notification, a prompt."""
     unread: int = 32 << 20
-    """HTTP requests that have not arrived whole, of all clients together."""
+    """Incomplete HTTP requests, all clients together."""
     request_seconds: float = 30.0
-    """How long an HTTP request may take to arrive whole."""
+    """The time for an HTTP request to arrive completely."""
     depth: ClassVar[int] = 200
     """Nesting of a JSON message. The JSON parser has this limit built in."""
 
@@ -89,75 +79,34 @@ LIMITS = MessageLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """Numbers of the client of one server, in seconds unless said otherwise. The configuration has no keys for them."""
+    """Settings of the client of one server, in seconds by default. The configuration has no keys for them."""
 
     first_pause: float = 0.5
     longest_pause: float = 30.0
     """The pause before a restart; it doubles with each death in a row."""
     longest_wait: float = 2.0
-    """A pause up to this is waited out; for a longer one the caller gets an error that says when to try again."""
+    """Callers wait for pauses up to this; for a longer pause they get an error with the time of the next try."""
     healthy_seconds: float = 60.0
     healthy_answers: int = 3
-    """A connection that lasted so long, or answered so often, was healthy."""
+    """A connection that lasted this long, or answered this often, counts as healthy."""
     ends_per_minute: float = 10
-    """A process that ended so often within a minute is not started again before the minute is over."""
+    """A process that ended this often within a minute is not restarted before the minute is over."""
     exit_wait: float = 1.0
-    """How long the error about a broken connection waits for the exit code and the last lines of stderr."""
+    """The time that the error about a broken connection waits for the exit code and the last lines of stderr."""
     hang_probe: float = 5.0
-    """How long a process that left a request unanswered may take to answer a ping."""
+    """The time for a process that did not answer a request to answer a ping."""
     reopen_pauses: tuple[float, float] = (1.0, 30.0)
-    """The first and the longest pause before a broken stream of notifications is opened again."""
+    """The first and the longest pause before a broken notification stream is reopened."""
     listing_seconds: float = 30.0
-    """How long a list is believed of a server that does not notify of changes."""
-    idle_seconds: float = 60.0
+    """The lifetime of a cached list of a server that does not notify of changes."""
     most_idle: int = 4
-    """How long, and how many, connections wait for the next interactive call."""
+    """The number of idle connections kept for interactive calls."""
     task_retry: float = 1.0
-    """The pause before a server that did not answer is asked about its task again; it grows with each failure."""
+    """The pause before the next poll of a task whose server did not answer; it grows with each failure."""
     stdin_grace: float = 2.0
     term_grace: float = 2.0
-    """How long a process may take to end after its stdin was closed, and after SIGTERM."""
+    """The time for a process to end after its stdin was closed, and after SIGTERM."""
     limits: MessageLimits = LIMITS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerConfig:
-    """One server. What may hold a secret (args, env, url, headers) stays out of `repr`."""
-
-    name: str
-    transport: Transport = "stdio"
-    command: str | None = None
-    args: tuple[str, ...] = field(default=(), repr=False)
-    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    cwd: str | None = None
-    url: str | None = field(default=None, repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    timeouts: Timeouts = Timeouts()
-    client: ClientSettings = field(default=ClientSettings(), repr=False)
-    enabled: bool = True
-    required: bool = False
-    enabled_tools: tuple[str, ...] | None = None
-    disabled_tools: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ()
-    """Globs of the requests and notifications outside of the protocol that clients of the gateway may send it."""
-    pin: Pin = "ask"
-    """What happens to a tool whose definition changed since it was accepted."""
-    isolation: Isolation | None = None
-    concurrency: int | None = None
-    restart: bool = True
-    trust_annotations: bool = False
-    tools: Mapping[str, ToolOverride] = field(default_factory=dict[str, ToolOverride])
-    base: Path | None = None
-    operators: bool = True
-    """Whether the operator configured it. A mission file can only tighten the traits of its own servers."""
-
-    discreet: bool = False
-    """Whether its stderr and the reasons of its failures go to the log only, and not to its callers."""
-
-    @property
-    def fetches(self) -> bool:
-        """Whether its command may have to download the server first."""
-        return _fetches(self.command)
 
 
 def _not_both(given: Mapping[str, Any], _info: ValidationInfo) -> Iterator[Broken]:
@@ -165,27 +114,30 @@ def _not_both(given: Mapping[str, Any], _info: ValidationInfo) -> Iterator[Broke
         yield Broken("a tool cannot be read-only and destructive", "destructive")
 
 
-class TimeoutsTable(TableModel):
-    """Seconds until a connection, a call or a request is given up."""
+class Timeouts(TableModel):
+    """Timeouts of a connection, a call or a request, in seconds. Without `call`, the engine's call timeout applies.
 
-    connect: Positive | None = None
+    `connect` is `FETCH_SECONDS` for a command that may download the server first.
+    """
+
+    connect: Positive = 30.0
     call: Positive | None = None
-    read: Positive = Timeouts().read
+    read: Positive = 120.0
 
 
 class ServerTable(TableModel):
-    """A server: a command that is started, or a URL."""
+    """A server: a command or a URL."""
 
     command: Filled | None = None
-    args: tuple[str, ...] = Field((), repr=False)
+    args: tuple[str, ...] = Field(default=(), repr=False)
     env: TextMap = Field(default_factory=dict, repr=False)
     cwd: Filled | None = None
-    url: Filled | None = Field(None, repr=False)
+    url: Filled | None = Field(default=None, repr=False)
     headers: TextMap = Field(default_factory=dict, repr=False)
     type: TransportWord | None = None
     transport: TransportWord | None = None
-    timeouts: TimeoutsTable = Field(default_factory=TimeoutsTable.model_construct)
-    enabled: Flag | None = None
+    timeouts: Timeouts = Field(default_factory=Timeouts.model_construct)
+    enabled: Flag = True
     required: Flag = False
     enabled_tools: tuple[str, ...] | None = None
     disabled_tools: tuple[str, ...] = ()
@@ -195,17 +147,18 @@ class ServerTable(TableModel):
     tools: Mapping[str, Annotated[ToolOverride, rules(_not_both)]] = Field(default_factory=dict)
     isolation: IsolationKey | None = None
     methods: tuple[str, ...] = ()
+    """Globs of non-protocol requests and notifications that gateway clients may send to it."""
     pin: Pin = "ask"
+    """How to treat a tool whose definition has changed since it was accepted."""
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterator[Broken]:
-        """One transport, with what it needs."""
         has_command, has_url = "command" in given, "url" in given
         said = "transport" if "transport" in given else "type"
         if "transport" in given and "type" in given:
-            yield Broken("says the same as 'transport'; keep one of the two", "type")
+            yield Broken("means the same as 'transport'; remove one of the two", "type")
         if has_command and has_url:
-            yield Broken("has both 'command' and 'url'; a server has one of the two")
+            yield Broken("has both 'command' and 'url'; remove one of the two")
         elif not has_command and not has_url:
             yield Broken("needs a 'command' (stdio) or a 'url' (http)")
         known = given.get(said) in get_args(TransportWord)
@@ -215,31 +168,15 @@ class ServerTable(TableModel):
             yield Broken(f"{transport} needs a '{needs}'", said)
         for key in ("headers",) if transport == "stdio" else ("args", "env", "cwd", "isolation"):
             if key in given:
-                yield Broken(f"has no meaning for {transport}", key)
-
-    def config(self, name: str, base: Path) -> ServerConfig:
-        """The server of this name; its paths are relative to `base`."""
-        seconds, usual = self.timeouts, FETCH_SECONDS if _fetches(self.command) else Timeouts().connect
-        return ServerConfig(
-            name=name,
-            base=base,
-            transport=_transport(self.transport or self.type or ("stdio" if self.url is None else "http")),
-            timeouts=Timeouts(connect=seconds.connect or usual, call=seconds.call, read=seconds.read),
-            enabled=self.switched_on,
-            **{key: getattr(self, key) for key in _SAME},
-        )
+                yield Broken(f"does not apply to {transport}", key)
 
     @property
     def switched_on(self) -> bool:
-        """Whether it is used."""
-        return self.enabled is not False
-
-
-_SAME = ServerTable.model_fields.keys() - {"type", "transport", "timeouts", "enabled"}
+        return self.enabled
 
 
 class ForeignServerTable(ServerTable):
-    """A server as other hosts write it into mcp.json: `disabled` is obeyed, the other keys may not loosen policy."""
+    """A server in the mcp.json format of other hosts: `disabled` is obeyed; other keys cannot loosen policy."""
 
     NULLABLE: ClassVar[frozenset[str]] = frozenset(("alwaysAllow", "autoApprove", "description", "timeout", "gallery"))
     disabled: Flag = False
@@ -251,8 +188,39 @@ class ForeignServerTable(ServerTable):
 
     @property
     def switched_on(self) -> bool:
-        """Whether it is used; `enabled` is a key of ours."""
-        return not self.disabled if self.enabled is None else self.enabled
+        """True if the server is used; `enabled` is our own key."""
+        return self.enabled if "enabled" in self.model_fields_set else not self.disabled
+
+
+class ServerConfig(ServerTable):
+    """A server of a configuration. `repr` omits keys that may hold secrets (args, env, url, headers)."""
+
+    name: str
+    base: Path | None = None
+    transport: Transport = "stdio"  # pyright: ignore[reportIncompatibleVariableOverride] - it is frozen
+    client: ClientSettings = Field(default=ClientSettings(), repr=False)
+    operators: bool = True
+    """True if the operator configured it. A mission file can only tighten the traits of its own servers."""
+    discreet: bool = False
+    """True if its stderr and the reasons of failures go only to the log, not to callers."""
+
+    @classmethod
+    def _rules(cls, given: Mapping[str, Any]) -> Iterable[Broken]:  # noqa: ARG003 - the table's rules are for files
+        return ()
+
+    @classmethod
+    def of(cls, table: ServerTable, name: str, base: Path) -> ServerConfig:
+        said = {key: value for key, value in table if key in ServerTable.model_fields and key != "type"}
+        said["transport"] = _transport(table.transport or table.type or ("stdio" if table.url is None else "http"))
+        said["enabled"] = table.switched_on
+        if _fetches(table.command) and "connect" not in table.timeouts.model_fields_set:
+            said["timeouts"] = table.timeouts.model_copy(update={"connect": FETCH_SECONDS})
+        return cls.model_construct(None, name=name, base=base, **said)
+
+    @property
+    def fetches(self) -> bool:
+        """True if its command may download the server first."""
+        return _fetches(self.command)
 
 
 _NAME = "a server's name has 1 to 64 letters, digits, '_' or '-', and starts with a letter or digit"
@@ -265,12 +233,12 @@ class _ServersOnly(TableModel):
 
 
 def parse_servers(table: object, *, source: str, base: Path) -> tuple[dict[str, ServerConfig], list[Fault]]:
-    """The servers of a table, and all faults; no servers if there are any."""
+    """Returns the servers of a table and all faults; without servers if there are faults."""
     try:
         found = _ServersOnly.model_validate({"servers": table}).servers
     except ValidationError as error:
         return {}, faults_of(error, _ServersOnly, source=source)
-    return {name: server.config(name, base) for name, server in found.items()}, []
+    return {name: ServerConfig.of(server, name, base) for name, server in found.items()}, []
 
 
 def _fetches(command: str | None) -> bool:
@@ -278,9 +246,9 @@ def _fetches(command: str | None) -> bool:
 
 
 def expand(config: ServerConfig, environ: Mapping[str, str]) -> ServerConfig:
-    """A copy that is ready to connect: variables expanded, paths absolute.
+    """Returns a copy that is ready to connect: variables expanded, paths absolute.
 
-    Raises `UpstreamUnavailable` with each variable that is not set, its server and its field.
+    Raises `UpstreamUnavailable` with each unset variable, its server and its field.
     """
     missing: list[dict[str, str]] = []
 
@@ -302,11 +270,11 @@ def expand(config: ServerConfig, environ: Mapping[str, str]) -> ServerConfig:
         raise UpstreamUnavailable(
             f"server {config.name!r} needs environment variables that are not set: {what}", missing=missing
         )
-    return replace(config, **changes)
+    return config.model_copy(update=changes)
 
 
 def secrets_of(config: ServerConfig, expanded: ServerConfig, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The values that must not be shown, longest first; see `variables`."""
+    """The values to redact, longest first; see `variables`."""
     raw = (config.command, config.cwd, config.url, *config.args, *config.env.values(), *config.headers.values())
     values = variable_values(raw, environ)
     for said, full in ((config.env, expanded.env), (config.headers, expanded.headers)):
@@ -315,7 +283,6 @@ def secrets_of(config: ServerConfig, expanded: ServerConfig, environ: Mapping[st
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is our own machine."""
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -1,7 +1,7 @@
-"""References in a configuration, and which values are secret.
+"""References in a configuration, and the detection of secret values.
 
 `${NAME}`, `${env:NAME}` and `${NAME:-default}` are environment variables, `${file:PATH}` is the content of a file, and
-`${keyring:SERVICE/NAME}` is a password of the system's keyring. A value that is put in is not expanded again.
+`${keyring:SERVICE/NAME}` is a password of the system's keyring. Inserted values are not expanded again.
 
 A value is shown only if it is clearly not secret: a known setting, a word, a path that exists, an address without a
 user. Any other value of a variable or of an `env` or `headers` table is a secret, unless it is very short.
@@ -24,8 +24,8 @@ SECRETIVE = re.compile(
 )
 VARIABLE = re.compile(r"\$\{(?:(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?|(file|keyring):([^}]+))\}")
 """The name of a variable and its default, or the kind of another reference and its place."""
-LONGEST_FILE = 64 * 1024
-# Variables that each session has, and names of settings that hold no secret.
+MAX_FILE = 64 * 1024
+# Variables of every session, and names of settings that are not secret.
 _KNOWN = re.compile(
     r"HOME|(OLD)?PWD|USER(NAME)?|LOGNAME|HOSTNAME|SHELL|PATH|LANG(UAGE)?|LC_\w+|TERM|TZ|TMP(DIR)?|TEMP|XDG_\w+"
     r"|SSH_CONNECTION|SSH_AUTH_SOCK|GIT_AUTHOR_\w+"
@@ -36,17 +36,15 @@ _SETTING = re.compile(
 _WORDS = r"([A-Z]?[a-z]+|[A-Z]+)([ ,._-]([A-Z]?[a-z]+|[A-Z]+))*"
 _PLAIN = re.compile(rf"{_WORDS}|[a-z][a-z+.-]*://[A-Za-z0-9.-]+(:\d+)?(/({_WORDS}|v\d+))*/?")
 _LONE_USER = re.compile(r"://([^\s/@:]+)@")
-_SEGMENT = re.compile(r"[^\s/@]*")
-_RUN = re.compile(r"\S*")
-# A name is read backwards, from the `=` behind it, up to this length.
-_LONGEST_NAME = 200
+# A name is read backwards from the `=` after it, up to this length.
+_MAX_NAME = 200
 _NAME_BACK = re.compile(r"\s*([\w-]*[A-Za-z])")
 _VALUE = re.compile(r"\s*([^\s;&]+)")
 _NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
 def expand_variables(text: str, environ: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The text with its references, and those that lead nowhere: a variable without a value or a default, no file."""
+    """Returns the expanded text and the unresolved references: unset variables without a default, missing files."""
     missing: list[str] = []
 
     def value_of(match: re.Match[str]) -> str:
@@ -67,19 +65,19 @@ def expand_variables(text: str, environ: Mapping[str, str]) -> tuple[str, list[s
 
 
 def _looked_up(kind: str, place: str) -> str:
-    """The value of a reference to a file or a keyring. Raises `LookupError` that says why there is none."""
+    """The value of a reference to a file or a keyring. Raises `LookupError` with the reason if it is missing."""
     if kind == "keyring":
         return _password(place)
     path = Path(place).expanduser()
     if not path.is_absolute():
-        raise LookupError("give an absolute path, or one from ~")
+        raise LookupError("give an absolute path, or a path that starts with ~")
     try:
         with path.open(encoding="utf-8") as file:
-            text = file.read(LONGEST_FILE + 1)
+            text = file.read(MAX_FILE + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise LookupError(getattr(error, "strerror", None) or "is not text") from None
-    if len(text) > LONGEST_FILE:
-        raise LookupError(f"has more than {LONGEST_FILE} characters")
+    if len(text) > MAX_FILE:
+        raise LookupError(f"has more than {MAX_FILE} characters")
     return text.rstrip("\r\n")
 
 
@@ -96,7 +94,7 @@ def _password(place: str) -> str:
     except Exception as error:  # noqa: BLE001 - each backend has errors of its own
         raise LookupError(f"the keyring says {type(error).__name__}: {error}") from None
     if found is None:
-        raise LookupError("has no such password")
+        raise LookupError("the password does not exist")
     return found
 
 
@@ -110,7 +108,7 @@ def _referred(texts: Iterable[str | None]) -> list[str]:
 
 
 def variable_values(texts: Iterable[str | None], environ: Mapping[str, str]) -> list[str]:
-    """The values of the references in these texts, and the secrets inside of them; not plain settings."""
+    """The values of the references in these texts, and the secrets inside them; without plain settings."""
     given = list(texts)
     names = {match[1] for text in given if text for match in VARIABLE.finditer(text) if match[1] is not None}
     values = [environ[name] for name in names if name in environ and not _KNOWN.fullmatch(name)]
@@ -139,7 +137,7 @@ def _of_entry(key: str, said: str, full: str) -> list[str]:
 
 
 def inherited_secrets(environ: Mapping[str, str]) -> list[str]:
-    """The secrets of our own environment: values with a secretive name, and secrets inside of any value."""
+    """The secrets of our own environment: values with a secretive name, and secrets inside any value."""
     found: list[str] = []
     for name, value in environ.items():
         named = SECRETIVE.search(name) and not _KNOWN.fullmatch(name) and not _SETTING.fullmatch(name)
@@ -149,9 +147,9 @@ def inherited_secrets(environ: Mapping[str, str]) -> list[str]:
 
 
 def secret_arguments(words: Iterable[str]) -> list[str]:
-    """The secrets of a command line: the values of options with secretive names, and those inside of a word.
+    """The secrets of a command line: the values of options with secretive names, and secrets inside a word.
 
-    The first are `--token=VALUE` and `--token VALUE`, the others the user of an address or a password in a header.
+    Examples are `--token=VALUE` and `--token VALUE`; the user of an address or a password in a header.
     """
     found: list[str] = []
     for option, following in pairwise((*words, "")):
@@ -163,7 +161,7 @@ def secret_arguments(words: Iterable[str]) -> list[str]:
 
 
 def holds_literal_secret(key: str, value: str) -> bool:
-    """Whether an entry certainly holds a literal secret."""
+    """True if an entry certainly holds a literal secret."""
     secret = [value] if SECRETIVE.search(key) else _inside(value)
     return not VARIABLE.search(value) and any(len(part) >= SHORTEST_SECRET for part in secret)
 
@@ -183,26 +181,21 @@ def _inside(text: str) -> list[str]:
 
 
 def _users(text: str) -> Iterator[str]:
-    """`user:password` of each address; a password that holds a `/` goes up to the last `@`."""
-    place = text.find("://")
-    while place >= 0:
-        begin = place + 3
-        end = _SEGMENT.match(text, begin).end()  # pyright: ignore[reportOptionalMemberAccess] - matches always
-        if text[end : end + 1] != "@" or ":" not in text[begin:end]:
-            over = _RUN.match(text, begin).end()  # pyright: ignore[reportOptionalMemberAccess] - as above
-            end = text.rfind("@", begin, over)
-            if end < 0 or ":" not in text[begin:end]:
-                place = text.find("://", over)  # and none further on in this run can have one
-                continue
-        yield text[begin:end]
-        place = text.find("://", end)
+    """`user:password` of each address; a password with a `/` extends to the last `@`."""
+    for word in text.split():
+        for address in word.split("://")[1:]:
+            user, at, _ = address.partition("@")
+            if "/" in user or ":" not in user:
+                user, at, _ = address.rpartition("@")
+            if at and ":" in user:
+                yield user
 
 
 def _assigned(text: str) -> Iterator[str]:
     """The value of each `NAME=` with a secretive name."""
     place = text.find("=")
     while place >= 0:
-        name = _NAME_BACK.match(text[max(0, place - _LONGEST_NAME) : place][::-1])
+        name = _NAME_BACK.match(text[max(0, place - _MAX_NAME) : place][::-1])
         secret = name is not None and SECRETIVE.search(name[1][::-1]) is not None
         value = _VALUE.match(text, place + 1) if secret else None
         if value is not None:
@@ -218,6 +211,6 @@ def _is_path(text: str) -> bool:
 
 
 def as_secrets(values: Iterable[str]) -> tuple[str, ...]:
-    """What must not be shown, longest first; a key of several lines is also redacted line by line."""
+    """The values to redact, longest first; each line of a multi-line key is also redacted."""
     parts = {part.strip() for value in values for part in (value, *value.splitlines())}
     return tuple(sorted((part for part in parts if len(part) >= SHORTEST_SECRET), key=lambda part: (-len(part), part)))

@@ -1,9 +1,9 @@
-"""Approvals: a question to a person about one call, how it stands, and what its answer covers. Pure.
+"""Approvals: a question to a person about one call, its status, and the scope of its answer. Pure.
 
-The events of missions and of gateways are read into one record, `Approval`; each question is written to the stream that
-asks it. No other module makes the events that answer a question or let it expire.
-Invariant: a yes is remembered by tool and arguments together, or for a whole tool because the person said so. Where
-several people must say yes, one person counts once, and the narrowest yes is what they agree on. Silence is a no.
+Events of missions and of gateways are read into one record, `Approval`; each question is written to the stream that
+asks it. Only this module creates the events that answer or expire a question.
+Invariant: a yes is remembered for a tool with these arguments, or for the whole tool if the person chose so. If several
+people must say yes, each person counts once and the narrowest yes applies. Silence means no.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from pursuit.core.gateway_events import (
 
 Answer = Permission | Literal["expired"]
 WIDTHS: tuple[Permission, ...] = ("once", "arguments", "mission")
-"""What a yes can cover, the narrowest first."""
+"""The scopes of a yes, narrowest first."""
 GRANTS = frozenset(WIDTHS)
-MOST_PEOPLE = 5
-"""So many people can be required to say yes to one call."""
+MAX_PEOPLE = 5
+"""The most people who can be required to say yes to one call."""
 APPROVAL_ID = re.compile(r"approval-[0-9a-f]{16}")
 EXPIRY = "its expiry"
-"""Who denies a question of a gateway that has expired."""
+"""The `by` of a denial that records the expiry of a gateway's question."""
 
 
 class Yes(NamedTuple):
-    """What a person agreed to, and how the person is named."""
+    """The answer of a person who agreed, and the person's name."""
 
     answer: Permission
     by: str
@@ -53,9 +53,9 @@ class Yes(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
-    """A question to a person about one call of a mission, of its agent or of a gateway's client, and how it stands.
+    """A question to a person about one call of a mission, of its agent or of a gateway's client, and its status.
 
-    Times are seconds since 1970. Without an `answer` the question is open until `until`, when silence counts as no.
+    Times are seconds since 1970. Without an `answer` the question is open until `until`; then silence counts as no.
     """
 
     approval_id: str
@@ -66,68 +66,64 @@ class Approval:
     iteration: int | None = None
     tool: str
     args: Mapping[str, Any] = field(repr=False)
-    """The arguments; without secrets, and cut, if they are in the blob `whole`."""
+    """The arguments; redacted and shortened if the blob `whole` has the full ones."""
     whole: str | None = None
     masked: bool | None = None
-    """Whether secrets by their names are masked in the arguments; None where these are not shown whole."""
+    """True if arguments named like secrets are masked; None if the arguments are not shown in full."""
     description: str
-    """The question as a person reads it."""
     cut: bool = False
-    """Whether the description does not show the arguments whole."""
+    """True if the description does not show the arguments in full."""
     reason: str
     asked_at: float
     until: float
     scope: str
-    """What a yes to exactly this call covers."""
+    """The scope of a yes to exactly this call."""
     client: str | None = None
     """The client that makes the call; None is the operator."""
     owner: str | None = None
-    """The client whose mission it is."""
+    """The client that owns the mission."""
     require: int = 1
-    """How many people must say yes."""
     digest: str | None = None
     """The definition of the tool that the yes is about."""
     accepts: Mapping[str, Any] | None = None
-    """What a yes accepts (`Changes.what`), if the question is about the changes of a server and not about a call."""
+    """The changes that a yes accepts (`Changes.what`), if the question is about a server's changes and not a call."""
     answer: Answer | None = None
     by: str | None = None
     why: str | None = None
     channel: Channel | None = None
     answered_at: float | None = None
     said: Mapping[str, Yes] = field(default_factory=dict[str, Yes])
-    """Who has said yes, by the subject."""
+    """The people who said yes, by subject."""
     shown: frozenset[str] = frozenset()
-    """Who has seen the arguments whole, by the subject."""
+    """The subjects who have seen the arguments in full."""
     kept: bool = False
-    """Whether the answer counts in the next iteration: the turn of the agent that asked ended without it."""
+    """True if the answer counts in the next iteration, because the agent's turn ended before the answer came."""
     used: bool = False
-    """Whether a call at a gateway has used the answer."""
+    """True if a call at a gateway has used the answer."""
 
     @property
     def granted(self) -> bool:
-        """Whether as many people as are required have said yes."""
+        """True if enough people have said yes."""
         return self.answer in GRANTS
 
     def is_open(self, now: float) -> bool:
-        """Whether it still waits for an answer at this time."""
+        """True if it still waits for an answer at this time."""
         return self.answer is None and now < self.until
 
     @property
     def approved_by(self) -> list[str]:
-        """Who has said yes so far."""
         return [one.by for one in self.said.values()]
 
     @property
     def answered(self) -> bool:
-        """Whether a person has answered it, or enough people have."""
         return self.answer is not None and self.answer != "expired"
 
     def is_about(self, tool: str, args: Mapping[str, Any]) -> bool:
-        """Whether it asks about a call of this tool with exactly these arguments."""
+        """True if it asks about a call of this tool with exactly these arguments."""
         return self.scope == call_scope(tool, args, digest=self.digest, client=self.client)
 
     def granted_scope(self) -> str:
-        """What the yes covers for longer than this call."""
+        """The scope of a yes that covers more than this call."""
         wide = self.answer == "mission" and self.accepts is None
         scope = tool_scope(self.tool, digest=self.digest, client=self.client) if wide else self.scope
         return _of_people(scope, self.require)
@@ -144,7 +140,7 @@ def tool_scope(tool: str, *, digest: str | None, client: str | None) -> str:
 
 
 def call_scope(tool: str, args: Mapping[str, Any], *, digest: str | None = None, client: str | None = None) -> str:
-    """The calls with exactly these arguments, also where they hold text that cannot be encoded."""
+    """The calls with exactly these arguments, even if they contain text that cannot be encoded."""
     body = json.dumps([_bound(tool, digest), args], sort_keys=True, separators=(",", ":"))
     return _of_client(f"call {hashlib.sha256(body.encode()).hexdigest()}", client)
 
@@ -154,7 +150,7 @@ def _bound(tool: str, digest: str | None) -> str:
 
 
 def _of_client(scope: str, client: str | None) -> str:
-    """A scope for one client. The client becomes one word, so two scopes and clients are never the same text."""
+    """A scope for one client. The client is encoded as one word, so different pairs never give the same text."""
     if client is None:
         return scope
     one_word = json.dumps(client).replace(" ", "\\u0020") if " " in client else client
@@ -175,7 +171,7 @@ def answer_event(
     channel: Channel | None,
     reason: str | None,
 ) -> ApprovalAnswered | GatewayApprovalAnswered:
-    """The answer of a person, for the stream that asks."""
+    """The event with a person's answer, for the stream that asks."""
     make = ApprovalAnswered if asked.asker == "mission" else partial(GatewayApprovalAnswered, audited=True)
     return make(
         at=at, by=by, reason=reason, approval_id=asked.approval_id, answer=answer, channel=channel, person=person
@@ -188,13 +184,12 @@ def unattended_answer(asked: ApprovalAsked) -> ApprovalAnswered:
 
 
 def shown_event(asked: Approval, *, at: float, by: str, person: str) -> ApprovalShown | GatewayApprovalShown:
-    """That a person has seen the arguments whole, for the stream that asks."""
     kind = ApprovalShown if asked.asker == "mission" else GatewayApprovalShown
     return kind(at=at, by=by, approval_id=asked.approval_id, person=person)
 
 
 def expiry_event(asked: Approval, at: float) -> ApprovalExpired | GatewayApprovalAnswered:
-    """That no answer came in time, for the stream that asks. Stored, it also holds if the clock is set back."""
+    """The event of an expiry, for the stream that asks. Once stored, it holds even if the clock is set back."""
     if asked.asker == "mission":
         return ApprovalExpired(at=at, approval_id=asked.approval_id)
     return GatewayApprovalAnswered(at=at, approval_id=asked.approval_id, answer="denied", by=EXPIRY)
@@ -202,21 +197,20 @@ def expiry_event(asked: Approval, at: float) -> ApprovalExpired | GatewayApprova
 
 @dataclass(slots=True)
 class Questions:
-    """The questions of one stream by their ids, and what was allowed there for longer than one call."""
+    """The questions of one stream by their ids, and the approvals there that cover more than one call."""
 
     asked: dict[str, Approval] = field(default_factory=dict[str, Approval])
     granted: set[str] = field(default_factory=set[str])
 
     def get(self, question: str) -> Approval | None:
-        """A question by its id."""
         return self.asked.get(question)
 
     def open(self, now: float | None = None) -> list[Approval]:
-        """The questions without an answer; with `now` those alone that still wait for it."""
+        """The questions without an answer; with `now`, only those that have not expired."""
         return [one for one in self.asked.values() if one.answer is None and (now is None or one.is_open(now))]
 
     def expiries(self, now: float) -> list[ApprovalExpired]:
-        """An event for each open question of a mission whose time is over."""
+        """An event for each open question of a mission that has expired."""
         late = [one for one in self.open() if not one.is_open(now)]
         return [ApprovalExpired(at=now, approval_id=one.approval_id) for one in late]
 
@@ -230,9 +224,9 @@ class Questions:
         digest: str | None,
         require: int = 1,
     ) -> bool:
-        """Whether enough people have said yes to this call of a client, by this question or by a wider yes.
+        """True if enough people have said yes to this call of a client, in this question or by a wider yes.
 
-        A yes is for the definition that the tool had; one from before definitions were recorded is for any.
+        A yes is for the definition that the tool had. In old ledgers, which lack definitions, it is for any definition.
         """
         known = self.asked.get(question)
         if known is not None and known.answer is not None:
@@ -245,25 +239,24 @@ class Questions:
         return self.covers([*wide, *narrow], require)
 
     def covers(self, scopes: Iterable[str], require: int) -> bool:
-        """Whether at least so many people have said yes to one of these scopes."""
-        numbers = range(require, MOST_PEOPLE + 1)
+        numbers = range(require, MAX_PEOPLE + 1)
         return any(_of_people(scope, people) in self.granted for scope in scopes for people in numbers)
 
     def of_scope(self, scope: str, require: int) -> list[Approval]:
-        """The questions about these calls to at least so many people, the oldest first."""
+        """The questions about these calls that require at least this many people, oldest first."""
         return [one for one in self.asked.values() if one.scope == scope and one.require >= require]
 
     def unused(self, scope: str, require: int, now: float) -> Approval | None:
-        """A question about these calls whose answer no call has used yet."""
+        """A question about these calls with an answer that no call has used yet."""
         asked = [one for one in self.of_scope(scope, require) if one.answered]
         return next((one for one in asked if not one.used and now < one.until), None)
 
     def waits(self, now: float) -> bool:
-        """Whether a question waits for its answer, or an answer for its call."""
+        """True if a question waits for its answer, or an answer for its call."""
         return any(now < one.until and not one.used for one in self.asked.values())
 
     def apply(self, event: Event | GatewayEvent) -> None:
-        """Applies an event of the stream; those that are about no approval change nothing."""
+        """Applies an event of the stream; ignores events that are not about approvals."""
         match event:
             case ApprovalAsked() | GatewayApprovalAsked():
                 self.asked[event.approval_id] = read_question(event)
@@ -283,7 +276,7 @@ class Questions:
         self.asked |= {one.approval_id: replace(one, kept=True) for one in self.open()}
 
     def end_iteration(self) -> None:
-        """Forgets the questions of an iteration, but for those that are kept and those about changes of a server."""
+        """Forgets the questions of an iteration, except kept ones and those about changes of a server."""
         self.asked = {
             key: one if one.accepts is not None else replace(one, kept=False)
             for key, one in self.asked.items()
@@ -296,7 +289,7 @@ class Questions:
             self.asked[question] = replace(asked, answer="expired", answered_at=at)
 
     def _answered(self, event: ApprovalAnswered | GatewayApprovalAnswered) -> None:
-        """A no in time counts, or a yes from as many people as are required; a wide yes also answers others."""
+        """A no in time counts, or a yes from enough people; a wide yes also answers other questions."""
         asked = self.asked.get(event.approval_id)
         if isinstance(event, GatewayApprovalAnswered) and event.by == EXPIRY and event.person is None:
             self._expired(event.approval_id, event.at)
@@ -317,7 +310,7 @@ class Questions:
         if answer == "denied" or (answer == "once" and asked.accepts is None):
             return
         self.granted.add(asked.granted_scope())
-        # At a gateway a question is closed by its own answer alone: a later gateway may use it, and has not this yes.
+        # At a gateway only its own answer closes a question: a later gateway may use it, and does not know this yes.
         for other in self.open() if asked.asker == "mission" else ():
             wide = tool_scope(other.tool, digest=other.digest, client=other.client)
             if other.accepts is None and self.covers([other.scope, wide], other.require):
@@ -325,39 +318,20 @@ class Questions:
 
 
 def agreed(said: Mapping[str, Yes], require: int) -> Yes | None:
-    """What these people, by their subjects, agree on; None while there are too few."""
+    """The answer that these people agree on; None while there are too few."""
     if len(said) < require:
         return None
     first = min(said.values(), key=lambda one: WIDTHS.index(one.answer))
     return Yes(first.answer, " and ".join(one.by for one in said.values()))
 
 
+_SHARED = ("approval_id", "tool", "args", "description", "cut", "reason", "until", "require", "digest", "accepts")
+
+
 def read_question(event: ApprovalAsked | GatewayApprovalAsked) -> Approval:
-    """The record of a question."""
-    match event:
-        case GatewayApprovalAsked():
-            asker, scope, client, whole = "gateway", event.scope, event.who, event.whole
-            call_id = iteration = None
-        case _:
-            asker, client, whole = "mission", event.subject, None
-            scope = call_scope(event.tool, event.args, digest=event.digest, client=client)
-            call_id, iteration = event.call_id, event.iteration
-    return Approval(
-        approval_id=event.approval_id,
-        asker=asker,
-        call_id=call_id,
-        iteration=iteration,
-        tool=event.tool,
-        args=event.args,
-        whole=whole,
-        description=event.description,
-        cut=event.cut,
-        reason=event.reason,
-        asked_at=event.at,
-        until=event.until,
-        scope=scope,
-        client=client,
-        require=event.require,
-        digest=event.digest,
-        accepts=event.accepts,
-    )
+    shared: dict[str, Any] = {name: getattr(event, name) for name in _SHARED}
+    shared["asked_at"] = event.at
+    if isinstance(event, GatewayApprovalAsked):
+        return Approval(asker="gateway", scope=event.scope, client=event.who, whole=event.whole, **shared)
+    scope = call_scope(event.tool, event.args, digest=event.digest, client=event.subject)
+    return Approval(scope=scope, client=event.subject, call_id=event.call_id, iteration=event.iteration, **shared)

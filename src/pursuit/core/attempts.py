@@ -1,10 +1,6 @@
 """An attempt at a problem: its events, its state, the fold between them, and the form of a score. Pure.
 
-Invariant: the first submission that was taken counts; whatever comes after it is kept as a fact and changes nothing.
-
-    opened    AttemptOpened · FormFixed
-    working   AttemptCalled · AttemptAnswered · BudgetSpent
-    the end   SubmissionClaimed · SubmissionDropped · SubmissionTaken · AttemptScored
+Invariant: the first accepted submission counts; later events are recorded and change nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ AttemptStatus = Literal["open", "claimed", "submitted", "scored"]
 
 
 class ScoreRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One number of a score: how good (`direction` says which way), and whether the submission is allowed at all."""
+    """One number of a score, its `direction`, and whether the submission is feasible."""
 
     metric: str
     value: float
@@ -54,13 +50,13 @@ class AttemptOpened(AttemptEvent, frozen=True, kw_only=True):
     mission: str | None = None
     limits: dict[str, float] = {}
     subject: str | None = None
-    """The caller whose attempt it is; None for one that the operator began."""
+    """The caller that owns the attempt; None is the operator."""
     number: int = 1
-    """Which of this caller's attempts at the problem it is."""
+    """The number of this attempt among the caller's attempts at the problem."""
 
 
 class FormFixed(AttemptEvent, frozen=True, kw_only=True):
-    """Which `submit_final` this attempt has, for good: `own`, or the tool of the problem's server that it is."""
+    """The `submit_final` of this attempt, fixed from now on: `own`, or the name of a tool of the problem's server."""
 
     form: str
 
@@ -90,14 +86,14 @@ class BudgetSpent(AttemptEvent, frozen=True, kw_only=True):
 
 
 class SubmissionClaimed(AttemptEvent, frozen=True, kw_only=True):
-    """A submission is sent to the problem's own server; until it answers, no other submission is accepted."""
+    """A submission is about to be sent to the problem's server; until it answers, no other submission is accepted."""
 
     digest: str
     submission: dict[str, Any] = {}
 
 
 class SubmissionDropped(AttemptEvent, frozen=True, kw_only=True):
-    """It was no submission: the problem's own server refused it, asked something first, or never saw it (`unsent`)."""
+    """The claim failed: the problem's server refused it, asked a question first, or never received it (`unsent`)."""
 
     digest: str
     why: str = ""
@@ -105,10 +101,10 @@ class SubmissionDropped(AttemptEvent, frozen=True, kw_only=True):
 
 
 class SubmissionTaken(AttemptEvent, frozen=True, kw_only=True):
-    """The submission; `result` is what the problem's own server answered, where that has the last word.
+    """The submission; `result` is the answer of the problem's server if that server takes submissions.
 
-    `unknown` says why it is not known whether that server took it: it counts as the submission, and has no result.
-    `calls` and `evaluations` are how many there were before it; old ledgers do not record the latter.
+    `unknown` says why it is not known whether that server accepted it: it counts as the submission, without a result.
+    `calls` and `evaluations` count those before it; old ledgers do not record the latter.
     """
 
     digest: str
@@ -120,9 +116,9 @@ class SubmissionTaken(AttemptEvent, frozen=True, kw_only=True):
 
 
 class AttemptScored(AttemptEvent, frozen=True, kw_only=True):
-    """The judge's score; `evidence` is the outside input that it used, so that it can be judged again without it.
+    """The judge's score; `evidence` is the external input it used, so that judging can be repeated offline.
 
-    `judge` is the digest of everything that judged. `isolated` is None if the judge runs no submitted code.
+    `judge` is the digest of everything that judged. `isolated` is None if the judge does not run submitted code.
     """
 
     rows: tuple[ScoreRow, ...] = ()
@@ -150,7 +146,7 @@ decode_attempt: Callable[[bytes], AnyAttemptEvent] = msgspec.json.Decoder(AnyAtt
 
 
 def submission_digest(submission: Mapping[str, Any]) -> str:
-    """The sha256 of a submission, whatever the order of its keys."""
+    """The sha256 of a submission, independent of the order of its keys."""
     return hashlib.sha256(json.dumps(submission, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -161,7 +157,7 @@ class AttemptState:
     attempt_id: str
     opened: AttemptOpened
     began: float | None = None
-    """When the first call came, of a tool or of `submit_final`; an attempt may be open before it."""
+    """The time of the first call of a tool or of `submit_final`; the attempt may have been open before."""
     seq: int = 1
     calls: int = 0
     evaluations: int = 0
@@ -170,15 +166,14 @@ class AttemptState:
     form: str | None = None
     claimed: SubmissionClaimed | None = None
     asked: str | None = None
-    """The digest of a submission about which the problem's own server has asked a question, still without an answer."""
+    """The digest of a submission about which the problem's server asked a question that is still unanswered."""
     taken: SubmissionTaken | None = None
     scored: AttemptScored | None = None
     series: list[tuple[int, Mapping[str, float]]] = field(default_factory=list[tuple[int, Mapping[str, float]]])
-    """The numbers in the results of calls, by the number of the call."""
+    """The numbers in the results of calls, each with the number of its call."""
 
     @property
     def status(self) -> AttemptStatus:
-        """The status that follows from the facts."""
         if self.scored is not None:
             return "scored"
         if self.taken is not None:
@@ -187,7 +182,6 @@ class AttemptState:
 
     @property
     def receipt(self) -> dict[str, Any] | None:
-        """What proves the submission, once there is one."""
         if self.taken is None:
             return None
         known = {
@@ -200,7 +194,6 @@ class AttemptState:
 
 
 def fold_attempt(attempt_id: str, events: Iterable[AnyAttemptEvent]) -> AttemptState | None:
-    """The state after all events; None if there are none."""
     state: AttemptState | None = None
     for event in events:
         if state is not None:
@@ -211,7 +204,6 @@ def fold_attempt(attempt_id: str, events: Iterable[AnyAttemptEvent]) -> AttemptS
 
 
 def advance_attempt(state: AttemptState, event: AnyAttemptEvent) -> None:
-    """Applies one more event."""
     state.seq += 1
     state.began = event.at if state.began is None else state.began
     match event:

@@ -1,6 +1,6 @@
-"""The events of the audit: who asked for what, and what was refused. Pure.
+"""The events of the audit: who requested which change, and which were refused. Pure.
 
-Invariant: no secret and no large value gets into the audit.
+Invariant: the audit contains neither secrets nor large values.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import msgspec
 from pursuit.core.events import encode
 
 AUDIT = "audit"
-"""The stream of the audit, and its kind."""
+"""The kind of the audit's streams, and the name of the single audit stream of early releases."""
 REDACTED = "[redacted]"
-LONGEST_TEXT = 500
-LONGEST_NAME = 100
-MOST_ITEMS = 50
-DEEPEST = 6
+MAX_TEXT = 500
+MAX_NAME = 100
+MAX_ITEMS = 50
+MAX_DEPTH = 6
 NUMBER = (int, float)
 MAPPING = (dict, Mapping)
-"""A dict first: to ask whether something is a `Mapping` takes longer."""
+"""A dict comes first because the check against `Mapping` is slower."""
 
 _SECRET = re.compile(
     r"pass(word|wd|phrase)|(?<![a-z])(pass|pwd)$|secret|token|(api|access|private|signing)[ _-]?key|authori[sz]ation"
@@ -35,8 +35,6 @@ _SECRET = re.compile(
 
 
 class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """An entry of the audit; `call` ties a refusal to its request."""
-
     at: float
     call: str
 
@@ -53,16 +51,16 @@ class ControlCalled(AuditEvent, frozen=True, kw_only=True):
 
 
 class ControlRefused(AuditEvent, frozen=True, kw_only=True):
-    """The change was not made, or not all of it."""
+    """The change was not made, or only in part."""
 
     code: str
     message: str
 
 
 class Forgotten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """A stream was forgotten, in the same transaction: its kind, last status and head, and the hash of its tombstones.
+    """A stream was forgotten in the same transaction: its kind, last status and head, and the hash of its tombstones.
 
-    `status` is `forgotten` where an older release forgot it without such an event.
+    `status` is `forgotten` if an older release forgot the stream without such an event.
     """
 
     at: float
@@ -77,26 +75,39 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
 
 AnyAuditEvent = ControlCalled | ControlRefused | Forgotten
 
+
+def own_stream(process: str) -> str:
+    """The name of one process's audit stream. Each process has one, so that none waits for another to write."""
+    return f"{AUDIT}-{process}"
+
+
 encode_audit: Callable[[AnyAuditEvent], tuple[str, bytes]] = encode
 decode_audit: Callable[[bytes], AnyAuditEvent] = msgspec.json.Decoder(AnyAuditEvent).decode
 
 
-def redacted(value: Any, depth: int = DEEPEST) -> Any:
-    """The value without secrets, with long texts, long lists and deep nesting cut."""
+def redacted(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """The value without secrets; long texts, long lists and deep nesting are cut."""
     if value is None or isinstance(value, NUMBER):
         return value
     if isinstance(value, str):
         text = value if value.isascii() else value.encode(errors="replace").decode()
-        return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}… ({len(text)} characters)"
+        return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… ({len(text)} characters)"
     if isinstance(value, MAPPING):
-        return "{…}" if depth == 0 else _mapping(cast("Mapping[Any, Any]", value), depth)
+        if depth == 0:
+            return "{…}"
+        table, many = cast("Mapping[Any, Any]", value), len(cast("Mapping[Any, Any]", value)) > MAX_ITEMS
+        shown = dict(islice(table.items(), MAX_ITEMS)) if many else table
+        kept = _named(shown, redacted, lambda item: redacted(item, depth - 1))
+        return {**kept, "…": f"{len(table) - MAX_ITEMS} more"} if many else kept
     if isinstance(value, list | tuple):
-        return "[…]" if depth == 0 else _sequence(cast("Sequence[Any]", value), depth)
+        items = cast("Sequence[Any]", value)
+        more = [f"{len(items) - MAX_ITEMS} more"] if len(items) > MAX_ITEMS else []
+        return "[…]" if depth == 0 else [*(redacted(item, depth - 1) for item in items[:MAX_ITEMS]), *more]
     return redacted(str(value), depth)
 
 
 def masked(value: Any) -> Any:
-    """The value without secrets by their names, and with nothing cut."""
+    """The value with secrets masked by name, and nothing cut."""
     match value:
         case str():
             return _masked_text(value.encode(errors="replace").decode())
@@ -109,7 +120,7 @@ def masked(value: Any) -> Any:
 
 
 def _masked_text(value: str) -> str:
-    """A text; one that is JSON, as servers send it for older clients, is written again if it has secrets."""
+    """The text; JSON, which servers send as text for older clients, is rewritten if it contains secrets."""
     if value[:1] not in ("{", "["):
         return value
     try:
@@ -120,30 +131,19 @@ def _masked_text(value: str) -> str:
     return value if shown == found else json.dumps(shown, ensure_ascii=False)
 
 
-def _names_secret(name: str) -> bool:
-    return _SECRET.search(name) is not None
-
-
-_names_secret_short = lru_cache(maxsize=1024)(_names_secret)
-"""For names that are short enough to be remembered; what a client sends has names of any length."""
+_names_secret = lru_cache(maxsize=1024)(_SECRET.search)
+"""Cached, for short names only: clients can send names of any length."""
 
 
 def _is_secret(name: str, item: Any) -> bool:
-    """Whether a value is a secret by its name; a number of `tokens`, such as `max_tokens`, is a count."""
-    named = _names_secret_short if len(name) <= LONGEST_NAME else _names_secret
-    if item is None or not named(name):
+    """True if the name says that the value is a secret; a number of `tokens`, such as `max_tokens`, is a count."""
+    if item is None or not (_names_secret if len(name) <= MAX_NAME else _SECRET.search)(name):
         return False
     return not (isinstance(item, NUMBER) and name.lower().endswith("tokens"))
 
 
-def _mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
-    shown = value if len(value) <= MOST_ITEMS else dict(islice(value.items(), MOST_ITEMS))
-    kept = _named(shown, redacted, lambda item: redacted(item, depth - 1))
-    return kept if len(value) <= MOST_ITEMS else {**kept, "…": f"{len(value) - MOST_ITEMS} more"}
-
-
 def _named(value: Mapping[Any, Any], name_of: Callable[[str], str], shown: Callable[[Any], Any]) -> dict[str, Any]:
-    """The entries without secrets; where two keys become the same name, the second has its place in the name."""
+    """The entries without secrets; if two keys get the same name, the second gets its position added."""
     kept: dict[str, Any] = {}
     for place, (key, item) in enumerate(value.items(), 1):
         name = name_of(str(key))
@@ -151,8 +151,3 @@ def _named(value: Mapping[Any, Any], name_of: Callable[[str], str], shown: Calla
             name = f"{name} (key {place})"
         kept[name] = REDACTED if _is_secret(str(key), item) else shown(item)
     return kept
-
-
-def _sequence(value: Sequence[Any], depth: int) -> list[Any]:
-    kept = [redacted(item, depth - 1) for item in value[:MOST_ITEMS]]
-    return kept if len(value) <= MOST_ITEMS else [*kept, f"{len(value) - MOST_ITEMS} more"]

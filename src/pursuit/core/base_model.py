@@ -1,7 +1,7 @@
-"""The base of every input model: frozen, no unknown keys, all faults at once, each with what to do.
+"""The base of every input model: frozen, no unknown keys; reports all faults together, each with its remedy.
 
-Invariant: a fault in one field never hides a broken rule between fields, nor the other way round. No fault is lost
-(past a bound it is counted), none is reported twice, and the report is short however long the input was.
+Invariant: a fault in one field never hides a broken rule between fields, nor vice versa. No fault is lost (past a
+limit they are only counted) or reported twice, and the report is short however long the input is.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, InitErrorDetails
 
+from pursuit.core.truncate import cut_text
 from pursuit.errors import Fault, ValidationFailed
 
 M = TypeVar("M", bound=BaseModel)
 WHOLE = "(input)"
-HALF_A_CHARACTER = "must be valid Unicode text; it holds half of a surrogate pair"
-MOST_FAULTS = 500
-MOST_HINTS = 100
-LONGEST_KEY = 100
-LONGEST_REASON = 1_000
-LARGEST = 2**53
-MAX_ARGS_DEPTH = 100
+HALF_A_CHARACTER = "must be valid Unicode text; it contains an unpaired surrogate"
+MAX_FAULTS = 500
+MAX_KEY = 100
+MAX_REASON = 1_000
+MAX_NUMBER = 2**53
+MAX_JSON_DEPTH = 100
 MAX_ARGS_BITS = 10_000
-"""Python itself reads and writes no number of more than 4,300 digits."""
+"""Python does not convert numbers of more than 4,300 digits from or to text."""
 _HALF = re.compile("[\ud800-\udfff]")
 _A_DICTIONARY = "must be a dictionary (an object in JSON, a table in TOML)"
 _MEANT = {"=>": ">=", "=<": "<=", "=!": "!=", "notifications": "notify", "notification": "notify"}
-"""Words that are not spelled like the known ones that they stand for."""
+"""Frequent mistakes that are not spelled like the correct word."""
 
 
 def nearest(word: str, known: Iterable[str], *, most: int = 3) -> str:
-    """`; did you mean …?` with the closest known words, or an empty string; a unique beginning wins."""
-    if len(word) > LONGEST_KEY:
+    """`; did you mean …?` with the closest known words, or an empty string; a unique prefix wins."""
+    if len(word) > MAX_KEY:
         return ""
     words = list(known)
     begun = [other for other in words if len(word) > 2 and other.startswith(word)]
@@ -76,7 +76,7 @@ _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
 
 
 def kind(value: object) -> str:
-    """What a person would call this value."""
+    """The type of a value as a person would call it."""
     return next((word for types, word in _KINDS if isinstance(value, types)), type(value).__name__)
 
 
@@ -91,7 +91,7 @@ _WANTED = {"string_type": "a text", "bool_type": "true or false"}
 
 
 class _Place(NamedTuple):
-    """Where a fault is: the path as the user wrote it, the tables around its last key, and what is wanted there."""
+    """The place of a fault: the path as the user wrote it, the tables around its last key, and the expected types."""
 
     path: str
     tables: Sequence[type]
@@ -99,45 +99,46 @@ class _Place(NamedTuple):
 
 
 def faults_of(error: ValidationError, model: type, *, source: str | None = None) -> list[Fault]:
-    """Every fault in a pydantic error, with the path as the user wrote it; past a bound only how many more."""
+    """Every fault in a pydantic error, with the path as the user wrote it; past a limit only their number."""
     found: dict[tuple[str, str], Fault] = {}
     items = error.errors(include_url=False)
-    for number, item in enumerate(items[:MOST_FAULTS]):
+    for item in items[:MAX_FAULTS]:
         place = _walk(model, item["loc"])
-        reason = _needed(item, place) or _reason(item, place, model, hints=number < MOST_HINTS)
+        reason = _needed(item, place) or _reason(item, place, model)
         cause = (item.get("ctx") or {}).get("error")
         line, column = getattr(cause, "line", None), getattr(cause, "column", None)
         fault = Fault(
-            field=place.path, reason=cut_short(reason, LONGEST_REASON), source=source, line=line, column=column
+            field=place.path, reason=cut_text(reason, MAX_REASON + 1), source=source, line=line, column=column
         )
         found.setdefault((fault.field, fault.reason), fault)
-    if len(items) > MOST_FAULTS:
-        more = f"there are {len(items) - MOST_FAULTS} more faults; fix these first"
+    if len(items) > MAX_FAULTS:
+        more = f"there are {len(items) - MAX_FAULTS} more faults; fix these first"
         found["", more] = Fault(field=WHOLE, reason=more, source=source)
     return list(found.values())
 
 
 def _walk(model: type, loc: Sequence[int | str]) -> _Place:
-    """`('criteria', 0, 'metric_threshold', 'op')` is `criteria[0].op`: union tags are not the user's words."""
+    """`('criteria', 0, 'metric_threshold', 'op')` is `criteria[0].op`: the user did not write the union tags."""
     path, tables = "", cast("Sequence[type]", [model])
     here: Sequence[Any] = [model]
     for item in loc:
-        tagged = [one for one in here if _tag(one) == item]
+        models = [one for one in here if isinstance(one, type) and issubclass(one, BaseModel)]
+        tagged = [one for one in models if "kind" in one.model_fields and one.model_fields["kind"].default == item]
         if item == "[key]" or (len(here) > 1 and tagged):
             here = tagged or here
             continue
-        chosen = [one.chosen(str(item)) for one in here if isinstance(one, type) and issubclass(one, InputModel)]
+        chosen = [one.chosen(str(item)) for one in models if issubclass(one, InputModel)]
         if any(chosen):
             here = [one for one in chosen if one is not None]
             continue
         tables = [one for one in here if isinstance(one, type)]
         here = [inner for one in here for inner in _inside(one, item)]
-        path += f"[{item}]" if isinstance(item, int) else f".{_short(item)}" if path else _short(item)
+        key = f"[{item}]" if isinstance(item, int) else cut_text(item, MAX_KEY + 1) or '""'
+        path += key if isinstance(item, int) or not path else f".{key}"
     return _Place(path or WHOLE, tables, here)
 
 
 def _inside(annotation: Any, item: int | str) -> list[Any]:
-    """What is wanted at a key or place of a table or a list."""
     if isinstance(annotation, type):
         return _choices(_fields(annotation).get(str(item)))
     arguments = [one for one in get_args(annotation) if one is not ...]
@@ -145,42 +146,29 @@ def _inside(annotation: Any, item: int | str) -> list[Any]:
 
 
 def _choices(annotation: Any) -> list[Any]:
-    """The members of a union, or the annotation itself; without what is annotated to them."""
-    if get_origin(annotation) is Annotated:
+    """The members of a union, or the annotation itself, without `Annotated` metadata."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
         return _choices(get_args(annotation)[0])
-    if isinstance(annotation, type) or isinstance(get_origin(annotation), type):
-        return [annotation] if get_origin(annotation) is not UnionType else _members(annotation)
-    return _members(annotation)
-
-
-def _members(annotation: Any) -> list[Any]:
+    if isinstance(annotation, type) or (isinstance(origin, type) and origin is not UnionType):
+        return [annotation]
     return [one for inner in get_args(annotation) for one in _choices(inner)]
 
 
 def _fields(table: type[Any]) -> Mapping[str, Any]:
-    """The keys of a model or a dataclass, each with its annotation."""
     if issubclass(table, BaseModel):
         return {one.alias or name: one.annotation for name, one in table.model_fields.items()}
     hints = get_type_hints(table, include_extras=True) if is_dataclass(cast("object", table)) else {}
-    infos = {name: _info(hint) for name, hint in hints.items() if get_origin(hint) is not ClassVar}
-    return {one.alias or name: hints[name] for name, one in infos.items() if not one.exclude}
-
-
-def _info(hint: Any) -> FieldInfo:
-    return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, FieldInfo)), FieldInfo())
-
-
-def _short(key: str) -> str:
-    return cut_short(key, LONGEST_KEY) or '""'
-
-
-def cut_short(text: str, longest: int) -> str:
-    """The text, with a mark where it is cut."""
-    return text if len(text) <= longest else f"{text[:longest]}…"
+    found: dict[str, Any] = {}
+    for name, hint in hints.items():
+        info = next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, FieldInfo)), FieldInfo())
+        if get_origin(hint) is not ClassVar and not info.exclude:
+            found[info.alias or name] = hint
+    return found
 
 
 def _needed(item: ErrorDetails, place: _Place) -> str | None:
-    """The words of a model about a field that is missing or empty."""
+    """The model's own message for a field that is missing or empty."""
     if item["type"] not in ("missing", "too_short"):
         return None
     every: list[Mapping[str, str]] = [getattr(table, "NEEDED", {}) for table in place.tables]
@@ -188,7 +176,7 @@ def _needed(item: ErrorDetails, place: _Place) -> str | None:
     return f"is missing; {words}" if words and item["type"] == "missing" else words
 
 
-def _reason(item: ErrorDetails, place: _Place, model: type, *, hints: bool) -> str:
+def _reason(item: ErrorDetails, place: _Place, model: type) -> str:
     kind_of_fault, message, ctx = item["type"], item["msg"], item.get("ctx") or {}
     given: object = item["input"]
     match kind_of_fault:
@@ -203,12 +191,14 @@ def _reason(item: ErrorDetails, place: _Place, model: type, *, hints: bool) -> s
         case "list_type" | "tuple_type" | "frozen_set_type":
             return _no_list(given, place)
         case _ if kind_of_fault in _UNKNOWN_KEY:
-            return f"is not a known key{_known_keys(str(item['loc'][-1]), place.tables) if hints else ''}"
+            keys = sorted({name for table in place.tables for name in _fields(table)})
+            near = nearest(str(item["loc"][-1]), keys, most=1)
+            return f"is not a known key{near or '; known: ' + ', '.join(keys)}"
         case "union_tag_invalid":
             expected, tag = str(ctx.get("expected_tags", "")), str(ctx.get("tag", ""))
             known = [word.strip(" '") for word in expected.split(",")]
             said = cast("Mapping[str, Any]", given).get("kind") if isinstance(given, Mapping) else tag
-            begin = f"kind {cut_short(tag, LONGEST_KEY)!r} is not" if isinstance(said, str) else "kind must be"
+            begin = f"kind {cut_text(tag, MAX_KEY + 1)!r} is not" if isinstance(said, str) else "kind must be"
             return f"{begin} one of {expected}{nearest(tag, known, most=1)}"
         case "literal_error":
             known = str(ctx["expected"]).replace(" or ", ", ").replace("'", "").split(", ")
@@ -227,30 +217,20 @@ def _no_list(given: object, place: _Place) -> str:
     return f"must be a list{' of texts' if str in inner else ''}, not {kind(given)}{hint}"
 
 
-def _known_keys(key: str, tables: Sequence[type]) -> str:
-    keys = sorted({name for table in tables for name in _fields(table)})
-    return nearest(key, keys, most=1) or f"; known: {', '.join(keys)}"
-
-
-def _tag(table: Any) -> str | None:
-    tag = table.model_fields.get("kind") if isinstance(table, type) and issubclass(table, BaseModel) else None
-    return cast("str | None", tag.default) if tag is not None else None
-
-
 class Broken(NamedTuple):
-    """A rule between fields that does not hold; `field` is the place to fix it, if it is one place."""
+    """A broken rule between fields; `field` is the place to fix it, if there is a single place."""
 
     reason: str
     field: str | tuple[str | int, ...] | None = None
 
 
 class InputModel(BaseModel):
-    """A frozen input model that refuses unknown keys and reports everything that is wrong."""
+    """A frozen input model that refuses unknown keys and reports all faults."""
 
-    # Built when first used: starting a server, or listing missions, reads no input.
+    # Built on first use: starting a server or listing missions reads no input.
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, defer_build=True)
     NEEDED: ClassVar[Mapping[str, str]] = {}
-    """What is said of a field that is missing or empty, instead of the usual words."""
+    """The messages for fields that are missing or empty, instead of the usual ones."""
 
     def __init__(self, **data: Any) -> None:
         try:
@@ -263,12 +243,12 @@ class InputModel(BaseModel):
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:  # noqa: ARG003 - for the models that have rules
-        """The rules between fields that raw input breaks; its values may be of any type."""
+        """Yields the rules between fields that raw input breaks; its values may have any type."""
         return ()
 
     @classmethod
     def chosen(cls, tag: str) -> type[InputModel] | None:  # noqa: ARG003 - for models that are chosen by a tag
-        """The model that a tag in the place of a fault stands for; None if it is a key."""
+        """The model for a tag in a fault's location; None if it is a key."""
         return None
 
     @model_validator(mode="wrap")
@@ -283,7 +263,7 @@ class InputModel(BaseModel):
 
 
 class TableModel(InputModel):
-    """A table of a file that people write: TOML, or JSON without null."""
+    """A table in a file that people write: TOML, or JSON without null."""
 
     NULLABLE: ClassVar[frozenset[str]] = frozenset()
     """The keys that may be null."""
@@ -298,7 +278,7 @@ Rules = Callable[[Any, ValidationInfo], Iterable[Broken]]
 
 
 def rules(between: Rules, *, of: type[Any] = Mapping) -> WrapValidator:
-    """The rules between the fields of a dataclass, or the entries of a table or a list, as those of an `InputModel`."""
+    """Checks rules between the fields of a dataclass, or the entries of a table or list, as an `InputModel` does."""
 
     def validate(data: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
         return _with_rules(between(data, info) if isinstance(data, of) else (), data, handler)
@@ -307,13 +287,23 @@ def rules(between: Rules, *, of: type[Any] = Mapping) -> WrapValidator:
 
 
 def refuse(broken: Iterable[Broken], given: object = None) -> None:
-    """Raises pydantic's `ValidationError` with these faults, if there are any: for validators of several values."""
+    """Raises pydantic's `ValidationError` with these faults, if any: for validators of several values."""
     if lines := [_line(rule, given) for rule in broken]:
         raise ValidationError.from_exception_data("input", lines)
 
 
+def refusing(wrong: Callable[[Any], Iterable[Broken]]) -> AfterValidator:
+    """Accepts a value for which `wrong` yields nothing."""
+
+    def check(value: Any) -> Any:
+        refuse(wrong(value))
+        return value
+
+    return AfterValidator(check)
+
+
 def read_inside(model: type[M], value: object, info: ValidationInfo) -> M:
-    """A model in place of another value, for validators: its faults are told as those of a field with this model."""
+    """Reads a value as this model, for validators: reports its faults as for a field of the model's type."""
     try:
         return model.model_validate(value, context=info.context)
     except ValidationError as error:
@@ -329,11 +319,20 @@ def _with_rules(broken: Iterable[Broken], data: Any, handler: Callable[[Any], An
     except ValidationError as error:
         if not lines:
             raise
-        lines = [*_lines(error), *lines]
+        lines = [*lines_of(error), *lines]
     else:
         if not lines:
             return made
     raise ValidationError.from_exception_data("input", lines)
+
+
+def lines_of(error: ValidationError, *at: str | int) -> list[InitErrorDetails]:
+    """The faults of an error, moved below a place, for another error."""
+    found = error.errors(include_url=False)
+    return [
+        InitErrorDetails(type=one["type"], loc=(*at, *one["loc"]), input=one["input"], ctx=one.get("ctx") or {})
+        for one in found
+    ]
 
 
 def _line(rule: Broken, data: object) -> InitErrorDetails:
@@ -341,22 +340,8 @@ def _line(rule: Broken, data: object) -> InitErrorDetails:
     return InitErrorDetails(type="value_error", loc=loc, input=data, ctx={"error": ValueError(rule.reason)})
 
 
-def _lines(error: ValidationError) -> list[InitErrorDetails]:
-    return [
-        InitErrorDetails(type=item["type"], loc=item["loc"], input=item["input"], ctx=item.get("ctx") or {})
-        for item in error.errors(include_url=False)
-    ]
-
-
-def _a_number(value: object) -> object:
-    """Refuses what pydantic would take for a number: `true` is not 1 and "5" is not 5."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("must be a number")
-    return value
-
-
 def plain_text(value: str) -> str:
-    """The text itself if every storage and every system accepts it."""
+    """Returns the text if every storage and system accepts it."""
     if "\x00" in value:
         raise ValueError("must not contain a null byte")
     if not value.isascii() and _HALF.search(value):
@@ -364,86 +349,48 @@ def plain_text(value: str) -> str:
     return value
 
 
-def _json_only(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments themselves if they are JSON; what JSON cannot hold would be stored as something else."""
-    level: Sequence[Any] = [value]
-    for _ in range(MAX_ARGS_DEPTH):
-        if not level:
-            return value
-        level = [inner for item in level for inner in _children(item)]
-    raise ValueError(f"nests more than {MAX_ARGS_DEPTH} levels")
+class NotJsonError(ValueError):
+    """The value is not JSON; the message names the part that is not."""
 
 
-def _children(item: object) -> Iterable[Any]:
-    match item:
+def as_json(value: Any, depth: int = 0, *, bits: int = 63) -> Any:
+    """A copy of the value in plain JSON types (a tuple becomes a list); integers may have at most `bits` bits."""
+    if depth > MAX_JSON_DEPTH:
+        raise NotJsonError(f"nested more than {MAX_JSON_DEPTH} levels deep")
+    match value:
         case None | bool():
-            return ()
-        case int():
-            if item.bit_length() > MAX_ARGS_BITS:
-                raise ValueError("contains a number of more than 3,000 digits")
-            return ()
+            wrong = ""
         case str():
-            if not item.isascii() and _HALF.search(item):
-                raise ValueError(HALF_A_CHARACTER)
-            return ()
+            wrong = "" if value.isascii() or not _HALF.search(value) else "a text with an unpaired surrogate"
+        case int():
+            wrong = "" if value.bit_length() <= bits else f"an integer of about {value.bit_length() * 3 // 10} digits"
         case float():
-            if not math.isfinite(item):
-                raise ValueError(f"must be JSON; {item} is not a JSON number")
-            return ()
+            wrong = "" if math.isfinite(value) else str(value)
         case list() | tuple():
-            return cast("Sequence[Any]", item)
-        case Mapping():
-            pairs = cast("Mapping[Any, Any]", item)
-            return [part for pair in pairs.items() for part in (_key(pair[0]), pair[1])]
+            return [as_json(item, depth + 1, bits=bits) for item in cast("list[object]", value)]
+        case dict() | Mapping():  # a dict comes first: the check against `Mapping` is slower
+            pairs = cast("Mapping[object, object]", value).items()
+            if all(isinstance(key, str) for key, _ in pairs):
+                return {as_json(key): as_json(item, depth + 1, bits=bits) for key, item in pairs}
+            wrong = "a dict with a key that is not a string"
         case _:
-            raise ValueError(f"must be JSON; it contains a {type(item).__name__}")
+            wrong = f"a {type(value).__name__}"
+    if wrong:
+        raise NotJsonError(f"{wrong} is not JSON")
+    return cast("Any", value)
 
 
-def _key(key: object) -> str:
-    if not isinstance(key, str):
-        raise ValueError(f"must be JSON; the key {key!r} is not text")
-    return key
-
-
-Text = Annotated[str, AfterValidator(plain_text)]
-Name = Annotated[
-    str, StringConstraints(min_length=1, max_length=256, strip_whitespace=True), AfterValidator(plain_text)
-]
-Whole = Annotated[int, BeforeValidator(_a_number), Field(ge=-LARGEST, le=LARGEST)]
-Number = Annotated[float, BeforeValidator(_a_number), Field(allow_inf_nan=False)]
-Flag = Annotated[bool, Strict()]
-Args = Annotated[Mapping[str, Any], AfterValidator(_json_only)]
-
-
-def filled(value: object) -> str:
-    """The text itself if it is one, and not empty."""
-    if not isinstance(value, str):
-        raise ValueError(f"must be a text, not {kind(value)}")
-    if not value.strip():
-        raise ValueError("must not be empty")
-    return value
-
-
-def must(test: Callable[[str], object], reason: str) -> AfterValidator:
-    """A text that passes this test; of any other the reason is told."""
-
-    def check(value: str) -> str:
-        if not test(value):
-            raise ValueError(reason)
-        return value
-
-    return AfterValidator(check)
-
-
-def _in_quotes(value: object) -> str:
-    """A fault never shows the value, which may be a secret."""
-    if not isinstance(value, str):
-        raise ValueError(f"must be a text, not {kind(value)}; put it in quotes")
+def _arguments(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the arguments if they are JSON: other values would change when stored."""
+    try:
+        as_json(value, bits=MAX_ARGS_BITS)
+    except NotJsonError as error:
+        raise ValueError(f"must be JSON: {error}") from None
     return value
 
 
 def number(value: Any, *, whole: bool = False, zero: bool = False, negative: bool = False) -> float:
-    """A finite number above zero, or zero, or any number if `negative` ones are allowed; whole if asked."""
+    """Returns a finite number above zero; `zero`, `negative` and `whole` change what is allowed."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"must be a number, not {kind(value)}")
     if negative and isinstance(value, float) and not math.isfinite(value):
@@ -455,6 +402,43 @@ def number(value: Any, *, whole: bool = False, zero: bool = False, negative: boo
     if whole and value != int(value):
         raise ValueError(f"must be a whole number, not {value}")
     return int(value) if whole else value
+
+
+Text = Annotated[str, AfterValidator(plain_text)]
+Name = Annotated[
+    str, StringConstraints(min_length=1, max_length=256, strip_whitespace=True), AfterValidator(plain_text)
+]
+Whole = Annotated[int, BeforeValidator(partial(number, negative=True)), Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
+Number = Annotated[float, BeforeValidator(partial(number, negative=True)), Field(allow_inf_nan=False)]
+Flag = Annotated[bool, Strict()]
+Args = Annotated[Mapping[str, Any], AfterValidator(_arguments)]
+
+
+def filled(value: object) -> str:
+    """Returns the value if it is a text that is not empty."""
+    if not isinstance(value, str):
+        raise ValueError(f"must be a text, not {kind(value)}")
+    if not value.strip():
+        raise ValueError("must not be empty")
+    return value
+
+
+def must(test: Callable[[Any], object], reason: str) -> AfterValidator:
+    """Accepts values that pass this test; others are refused with the reason, which shows them in place of `{!r}`."""
+
+    def check(value: Any) -> Any:
+        if not test(value):
+            raise ValueError(reason.replace("{!r}", repr(value[:80])) if isinstance(value, str) else reason)
+        return value
+
+    return AfterValidator(check)
+
+
+def _in_quotes(value: object) -> str:
+    """The fault never shows the value, which may be a secret."""
+    if not isinstance(value, str):
+        raise ValueError(f"must be a text, not {kind(value)}; put it in quotes")
+    return value
 
 
 def _reads(**how: bool) -> PlainValidator:
@@ -473,5 +457,5 @@ AnyNumber = Annotated[float, _reads(negative=True)]
 
 
 def value_in(value: object, name: str) -> object:
-    """A value of raw input, which may be a table or an object."""
+    """A value in raw input, which may be a mapping or an object."""
     return cast("Mapping[str, Any]", value).get(name) if isinstance(value, Mapping) else getattr(value, name, None)

@@ -1,11 +1,11 @@
-"""The best point that a mission has found: the call with the best value of the goal among those that keep all limits.
+"""The best point that a mission has found: the call with the best goal value among those that satisfy all limits.
 
-A point is one call with its metrics. A limit whose metric this tool never reports is judged by the latest value of
-another tool. The goal is the objective of a search; otherwise the first required threshold for which some point keeps
+A point is one call with its metrics. If this tool never reports a limit's metric, the latest value of another tool
+counts. The goal is the objective of a search; otherwise the first required threshold for which some point satisfies
 all others, so a threshold that nothing reaches is the goal and not a limit.
 
 A search treats its tool as a function of the arguments, so calls with the same arguments are one point. If they give
-different values there is noise: then the mean of a point counts, and only the points that were measured most often
+different values, there is noise: then the mean of a point counts, and only the points that were measured most often
 compete, because the best of many single values is the luckiest one.
 
 Pure. Invariant: a point that violates a limit is never the best one; memory does not grow with the mission's age.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Literal, Self
 
 import msgspec
@@ -27,17 +28,17 @@ from pursuit.core.proposing import StoredObjective
 from pursuit.core.series import Metrics, Point, better, holds
 
 OBJECTIVE = "objective"
-"""The key of a search's objective that is not a threshold of the mission."""
+"""The key of a search objective that is not a threshold of the mission."""
 SAME = 1e-9
-"""Values of one point that differ by at most this share are the same: the rest is rounding."""
+"""Values of one point are equal if they differ by at most this fraction, which allows for rounding."""
 ENOUGH = 3
-"""With noise, the measurements that make a point comparable with one that was measured more often."""
-MOST_POINTS = 10_000
-"""The points of a search whose measurements are kept; the oldest are forgotten first."""
+"""With noise, a point with this many measurements is comparable with points that were measured more often."""
+MAX_POINTS = 10_000
+"""The measurements of this many points of a search are kept; the oldest are dropped first."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A call of an iteration that ended, with the metrics that matter here."""
+    """A call of an ended iteration, with the metrics that thresholds and goals use."""
 
     iteration: int
     call_id: str
@@ -45,13 +46,13 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     args: dict[str, Any]
     metrics: dict[str, float]
     key: str = ""
-    """What makes two calls the same point, where that matters."""
+    """Identifies the point in a search with repeated measurements: calls with equal keys are one point."""
     times: int = 1
-    """How many calls of the point the metrics are the mean of."""
+    """The number of calls that the metrics are the mean of."""
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A limit that a point does not keep; without a value it is not known whether it does."""
+    """A limit that a point violates; without a value, that is not known."""
 
     criterion_id: str
     wanted: str
@@ -59,7 +60,7 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A call that reported the goal's metric; `metrics` are all that a threshold or the goal names."""
+    """A call that reported the goal's metric; `metrics` has those that a threshold or the goal names."""
 
     metric: str
     value: float
@@ -71,11 +72,11 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     violates: list[Violation] = []
     unknown: list[Violation] = []
     times: int = 1
-    """How many calls of the same arguments the values are the mean of."""
+    """The number of calls with the same arguments that the values are the mean of."""
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The metric that is made small or large, or brought to its target; `key` is the id of its criterion."""
+    """The metric to minimize, maximize or bring to its target; `key` is the id of its criterion."""
 
     key: str
     metric: str
@@ -83,15 +84,14 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     criterion: MetricThreshold | None = None
 
     def better(self, value: float, other: float) -> bool:
-        """Whether a value is strictly better than another one."""
         return better(self.op, 0.0 if self.criterion is None else self.criterion.target, value, other)
 
 
 class Best(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The best point of a goal, and the better one that violates limits, if there is one.
+    """The best point of a goal and, if there is one, the better point that violates limits.
 
-    `point` is None while every point violates a limit. A limit that no tool has reported yet does not exclude a
-    point, which then names it in `unknown`.
+    `point` is None while every point violates a limit. A limit without a reported value does not exclude a point;
+    the point's `unknown` then contains it.
     """
 
     goal: Goal
@@ -105,7 +105,7 @@ Points = dict[tuple[str, Standing], Candidate]
 
 
 class Replicate(msgspec.Struct, kw_only=True, gc=False):
-    """A point of a search: the means of its metrics over all calls that had them all, and the latest of these."""
+    """A point of a search: the means of its metrics over all calls that reported all of them, and the latest call."""
 
     times: int
     means: dict[str, float]
@@ -114,9 +114,21 @@ class Replicate(msgspec.Struct, kw_only=True, gc=False):
 
 
 class BestPoints:
-    """Follows the points of a mission: for each goal the best one that keeps the limits, and the best of the others."""
+    """Tracks, for each goal, the best point that satisfies the limits and the best of the others."""
 
-    __slots__ = ("_best", "_first", "_goals", "_limits", "_means", "_replicates", "_reports", "_tool", "names", "noisy")
+    __slots__ = (
+        "_best",
+        "_first",
+        "_goals",
+        "_limits",
+        "_means",
+        "_only",
+        "_replicates",
+        "_reports",
+        "names",
+        "noisy",
+        "tool",
+    )
 
     def __init__(self, mission: Mission, sought: StoredObjective | None) -> None:
         thresholds = [one for one in mission.criteria if isinstance(one, MetricThreshold)]
@@ -132,26 +144,30 @@ class BestPoints:
             if objective is not None:
                 self._goals.setdefault(objective.key, objective)
                 self._first = objective.key
+        alone = len(self._goals) == 1 and all(one.criterion_id in self._goals for one in self._limits)
+        self._only = next(iter(self._goals.values())) if alone else None
+        """The goal, where there is one, and no limit besides."""
         self._best: Points = {}
         self._means: Points | None = None
-        self._tool = None if sought is None else sought.tool
+        self.tool = None if sought is None else sought.tool
+        """The tool that a search calls."""
         self._replicates: dict[str, Replicate] = {}
         self.noisy = False if sought is None else sought.noise
-        """Whether equal calls of a search give different values; None while that is not known."""
+        """True if equal calls of a search give different values; None while that is not known."""
         self._reports: dict[str, set[str]] = {}
         named = (one.metric for one in (*self._goals.values(), *self._limits))
         self.names = tuple(dict.fromkeys(named))
-        """The metrics that matter here, in an order that no process changes: a model is sent them."""
+        """The metrics of goals and limits, in the same order in every process, because models are sent them."""
 
     def has_retests(self, tool: str) -> bool:
-        """Whether the winners of this tool, which a search calls, are measured again: there may be noise."""
-        return tool == self._tool and self.noisy is not False
+        """True if a search calls this tool and measures its winners again because there may be noise."""
+        return tool == self.tool and self.noisy is not False
 
     def measure(self, key: str, metrics: Mapping[str, float]) -> None:
-        """Takes in the metrics of one call of a search: a point whose values differ shows that there is noise."""
+        """Adds the metrics of one call of a search; a point with different values shows that there is noise."""
         known = self._replicates.get(key)
         if known is None or known.means.keys() != metrics.keys():
-            if len(self._replicates) >= MOST_POINTS:
+            if len(self._replicates) >= MAX_POINTS:
                 del self._replicates[next(iter(self._replicates))]
             self._replicates[key] = Replicate(times=1, means=dict(metrics))
             return
@@ -161,24 +177,34 @@ class BestPoints:
         known.means = {name: mean + (metrics[name] - mean) / known.times for name, mean in known.means.items()}
 
     def learn(self, points: Iterable[Measured], series: Metrics) -> None:
-        """Takes in the calls of an iteration that ended; `series` has the latest value of every metric."""
+        """Adds the calls of an ended iteration; `series` has the latest value of every metric."""
         self._means = None
         for one in points:
-            self._reports.setdefault(one.tool, set()).update(one.metrics)
+            if one.tool not in self._reports or not self._reports[one.tool] >= one.metrics.keys():
+                self._reports.setdefault(one.tool, set()).update(one.metrics)
+            if not self._replicates and self._is_no_better(one):
+                continue
             values = {limit.criterion_id: self._value(limit, one, series) for limit in self._limits}
             self._enter(self._best, one, values)
             if (known := self._replicates.get(one.key)) is not None:
                 known.point, known.limits = one, values
 
+    def _is_no_better(self, one: Measured) -> bool:
+        """True if the point certainly changes nothing; only decided if the only goal is also the only limit."""
+        goal, best = self._only, self._best
+        if goal is None or goal.metric not in one.metrics:
+            return False
+        kept = (goal.key, "kept")
+        return kept in best and not goal.better(one.metrics[goal.metric], best[kept].value)
+
     def _enter(self, table: Points, one: Measured, values: Mapping[str, float | None]) -> None:
-        """Compares a point with the best one of each goal."""
         for goal in self._goals.values():
             source = None if goal.criterion is None else goal.criterion.source
             if goal.metric in one.metrics and source_matches(source, one.tool):
                 self._compare(table, goal, one, values)
 
     def _table(self) -> Points:
-        """The best points; with noise by the means of those that were measured most often, up to `ENOUGH` times."""
+        """The best points; with noise, by their means, among those measured most often (up to `ENOUGH` times)."""
         if not self.noisy:
             return self._best
         if self._means is None:
@@ -196,15 +222,20 @@ class BestPoints:
         """The best point of the mission; None before there is one."""
         if self._first is not None:
             return self._alone(self._first)
-        known = [self._alone(key) for key in self._order()]
+        # Required goals come first, and goals with a direction come before those with one target value.
+        goals = [
+            (one.criterion is None or not one.criterion.required, one.op in ("==", "!="))
+            for one in self._goals.values()
+        ]
+        known = [self._alone(key) for _, key in sorted(zip(goals, self._goals, strict=True), key=itemgetter(0))]
         found = [one for one in known if one is not None]
         return next((one for one in found if one.point is not None), found[0] if found else None)
 
     def of(self, key: str) -> Best | None:
         """The best point for one threshold; None before its first value.
 
-        Where it is a limit of the mission's goal, that is the best value among the points that meet everything, and
-        without such a point the value at the mission's best point.
+        For a limit of the mission's goal it is the best value among the points that meet everything or, without
+        such a point, the value at the mission's best point.
         """
         own, best = self._alone(key), self.best()
         if own is None or best is None or best.goal.key == key:
@@ -219,7 +250,7 @@ class BestPoints:
         return Best(goal=own.goal, point=None, infeasible=own.infeasible or point)
 
     def _alone(self, key: str) -> Best | None:
-        """The best point for one threshold, with all others as limits, and the better one that violates some."""
+        """The best point for one threshold, with all others as limits, and the better point that violates some."""
         points = [self._table().get((key, standing)) for standing in ("kept", "unknown", "violated")]
         if not any(points):
             return None
@@ -228,19 +259,11 @@ class BestPoints:
         better = violated is not None and (point is None or goal.better(violated.value, point.value))
         return Best(goal=goal, point=point, infeasible=violated if better else None)
 
-    def _order(self) -> Sequence[str]:
-        """The goals: required ones before others, those with a direction before those with one wanted value."""
-
-        def place(goal: Goal) -> tuple[bool, bool]:
-            return goal.criterion is None or not goal.criterion.required, goal.op in ("==", "!=")
-
-        return [goal.key for goal in sorted(self._goals.values(), key=place)]
-
     def _value(self, limit: MetricThreshold, one: Measured, series: Metrics) -> float | None:
         if limit.metric in one.metrics and source_matches(limit.source, one.tool):
             return one.metrics[limit.metric]
         if limit.metric in self._reports[one.tool]:
-            return None  # this tool reports it, and did not for this call: another call's value says nothing
+            return None  # this tool reports it, but not for this call; values of other calls do not apply
         latest = series.standing(limit.metric, limit.source)
         return latest.value if isinstance(latest, Point) else None
 
@@ -276,7 +299,7 @@ class BestPoints:
 
 
 def _goal_of(sought: StoredObjective, thresholds: Sequence[MetricThreshold]) -> Goal | None:
-    """The goal of a search with an objective: the threshold that it stands for, if there is one."""
+    """The goal of a search with an objective: the threshold on the same metric, if there is one."""
     metric = (sought.metric or "").removeprefix("metrics.")
     own = next((one for one in thresholds if one.metric == metric and one.op != "!="), None)
     if sought.direction is None:
@@ -288,10 +311,10 @@ def _goal_of(sought: StoredObjective, thresholds: Sequence[MetricThreshold]) -> 
 
 
 class BestPoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The best point of a mission: a call, with arguments that are named like secrets redacted.
+    """The best point of a mission: a call; arguments named like secrets are redacted.
 
-    Where no point keeps all limits (`feasible` is false) only the best of the others is there, as `infeasible`; where
-    one does, that is a better point that violates some.
+    If no point satisfies all limits, `feasible` is false and `infeasible` is the best point that violates some.
+    Otherwise `infeasible` is a better point that violates some limits, if there is one.
     """
 
     metric: str
@@ -302,12 +325,12 @@ class BestPoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     tool: str | None = None
     args: dict[str, Any] | None = None
     metrics: dict[str, float] = {}
-    """Its metrics that a criterion or the goal names."""
+    """Those of its metrics that a criterion or the goal names."""
     violates: list[Violation] = []
     unknown: list[Violation] = []
     """The limits for which no tool has reported a value."""
     times: int = 1
-    """How many calls of the same arguments the values are the mean of."""
+    """The number of calls with the same arguments that the values are the mean of."""
     infeasible: Candidate | None = None
 
     @classmethod
@@ -324,5 +347,5 @@ class BestPoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
 
 
 def violations(point: Candidate) -> str:
-    """What a point violates, in words: `stress <= 13600 (15000)`."""
+    """The limits that a point violates, with its values: `stress <= 13600 (15000)`."""
     return ", ".join(f"{one.wanted} ({one.value:g})" for one in point.violates if one.value is not None)

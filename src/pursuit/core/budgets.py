@@ -1,7 +1,7 @@
-"""What is left of a mission's budget: for calls, for its children, and for questions to a language model. Pure.
+"""The remaining budget of a mission: for calls, for its children, and for requests to a language model. Pure.
 
-Invariant: what a mission used, what it has lent and what its children used is never more than its caps, as long as a
-child keeps to its own; what is not known to be unused stays lent.
+Invariant: the amounts that a mission and its children used and that it has lent never exceed its caps, as long as each
+child stays within its own. An amount stays lent unless it is known to be unused.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ Amounts = Mapping[str, float]
 
 
 def child_id(task_id: str) -> str:
-    """The id of the child that a task runs. It is known before both exist, so there is never a second child."""
+    """The id of the child that a task runs. It is known before either exists, so there is never a second child."""
     return f"mission-{task_id.removeprefix('task-')[:16]}"
 
 
 def is_spawn(state: MissionState, tool: str) -> bool:
-    """Whether a call of this tool starts a child; without a fleet it may be the tool of a server of that name."""
+    """True if a call of this tool starts a child; without a fleet, a server may have a tool of that name."""
     return tool == SPAWN and state.mission.fleet is not None
 
 
 def reservation(budget: Budget) -> dict[str, float]:
-    """What a child with this budget may use at most."""
+    """The most that a child with this budget may use."""
     caps = budget.caps
     return {name: caps[name] for name in POOLED if caps[name] != -1}
 
 
 def most_requests(mission: Mission) -> int | None:
-    """How many requests to its language model a mission can make at most, besides summaries; None without a limit."""
+    """The most requests, besides summaries, that a mission can make to its language model; None without a limit."""
     each, iterations = mission.proposer.max_requests_per_iteration, mission.budget.max_iterations
     return None if each is None or iterations == -1 else iterations * each
 
 
 def used_of(state: MissionState) -> dict[str, float]:
-    """What a mission has used, its own children included; without its cost if that is not known."""
+    """The amounts that a mission and its children have used; without the cost if that is not known."""
     unknown = cost_unknown(state)
     return {name: _used(state, name) for name in POOLED if CAPS[name].unit != "usd" or not unknown}
 
 
 def budget_use(state: MissionState, seconds: float | None = None) -> BudgetUse:
-    """The caps and what was used of them, also by children; what is set aside for running children counts as used.
+    """The caps and the amounts used, also by children; amounts reserved for running children count as used.
 
-    `seconds` is its wall clock now, or else that of its last event.
+    `seconds` is its wall clock now; the default is that of its last event.
     """
     unknown = cost_unknown(state)
     rows: dict[str, CapUse] = {}
@@ -67,49 +67,48 @@ def budget_use(state: MissionState, seconds: float | None = None) -> BudgetUse:
 
 
 def cost_unknown(state: MissionState) -> bool:
-    """Whether the price of an answer to this mission or to a child of it is not known."""
     return state.unpriced or any(child.unpriced for child in state.children.values())
 
 
 def _used(state: MissionState, name: str) -> float:
-    """What is used of a cap; an iteration counts from its beginning."""
     begun = state.open is not None and name == "max_iterations"
     return _sum(CAPS[name].own(state) + begun, state.lent.get(name, 0))
 
 
 def kept_for_checks(state: MissionState) -> int:
-    """The calls of `max_tool_calls` that only checks may use: as each needs, but one call is left for the mission."""
+    """The calls of `max_tool_calls` reserved for checks: as many as each needs, but the mission keeps at least one."""
     cap = state.budget["max_tool_calls"]
-    checks = [one for one in state.mission.criteria if isinstance(one, Check)] if cap != -1 and state.asks else []
+    if cap == -1 or not state.asks:
+        return 0
+    checks = [one for one in state.criteria if isinstance(one, Check)]
     return min(sum(1 + one.confirm for one in checks), max(0, int(cap) - 1))
 
 
 class RemainingBudget:
-    """What is left of a mission's caps, while one batch of calls is admitted and the state stays as it is.
+    """The remaining amounts of a mission's caps while one batch of calls is admitted and the state does not change.
 
-    What is kept for checks counts as gone, except for a check.
+    Calls reserved for checks count as used, except for a check.
     """
 
     def __init__(self, state: MissionState, *, check: bool = False) -> None:
         self._state = state
         self._taken: dict[str, float] = {} if check else {"max_tool_calls": kept_for_checks(state)}
+        self.any_call = state.budget["max_tool_calls"] == -1
+        """True if calls are not counted."""
 
     @property
     def left(self) -> dict[str, float]:
-        """What is left of each cap that is set."""
         return {name: self._left(name) for name in POOLED if self._state.budget[name] != -1}
 
     def lacks(self, wanted: Amounts) -> str | None:
-        """Which of these amounts is more than what is left, in words."""
         short = [
-            f"{name} = {amount:g}, and {max(self._left(name), 0):g} is left"
+            f"{name} = {amount:g}, but only {max(self._left(name), 0):g} is left"
             for name, amount in wanted.items()
             if self._state.budget[name] != -1 and amount > self._left(name)
         ]
         return "; ".join(short) or None
 
     def take(self, wanted: Amounts) -> None:
-        """Counts these amounts as gone."""
         for name, amount in wanted.items():
             self._taken[name] = _sum(self._taken.get(name, 0), amount)
 
@@ -119,7 +118,6 @@ class RemainingBudget:
 
 
 def lend(state: MissionState, event: CallIntended) -> None:
-    """Sets aside what a child may use."""
     if event.task is None or not is_spawn(state, event.tool):
         return
     child = Child(session_id=child_id(event.task), call_id=event.call_id, reserved=event.reserved)
@@ -129,7 +127,7 @@ def lend(state: MissionState, event: CallIntended) -> None:
 
 
 def give_back(state: MissionState, call: CallRecord, event: CallSettled) -> None:
-    """Counts what a child used instead of what was set aside for it; all of that if its use is not known."""
+    """Replaces the amount reserved for a child by what it used, or keeps all of it if that is not known."""
     child = state.children.get(child_id(call.task)) if call.task is not None else None
     if child is None or child.outcome is not None:
         return
@@ -142,7 +140,6 @@ def give_back(state: MissionState, call: CallRecord, event: CallSettled) -> None
 
 
 def under_way(state: MissionState) -> list[str]:
-    """The children that have not ended, as far as their parent knows."""
     return [child.session_id for child in state.children.values() if child.outcome is None]
 
 
@@ -152,19 +149,19 @@ def _sum(one: float, other: float) -> float:
 
 
 FIRST_RATE = 0.5
-"""Tokens per byte before anything is known: prose and JSON have 0.2 to 0.4, long rows of digits come near to this."""
+"""The initial estimate of tokens per byte: prose and JSON have 0.2 to 0.4, long rows of digits almost this."""
 FIRST_EXTRA = 512
-"""What a provider may add to the first question; afterwards that is part of what was learnt."""
+"""Tokens that a provider may add to the first question; later estimates include them."""
 MARGIN = 1.25
 """The next question may be denser than the densest so far, because it holds other results."""
 LEAST_ANSWER = 64
-"""Fewer tokens than these seldom hold a call, so nothing is asked for them."""
+"""Shorter answers rarely contain a call, so the model is not asked if the budget allows only these."""
 
 
 def estimate(size: int, densest: float | None) -> int:
-    """The tokens of a question of so many bytes, before it is asked.
+    """The estimated tokens of a question of this many bytes, before it is asked.
 
-    `densest` is the most tokens per byte of a question that was answered; the estimate never falls below it.
+    `densest` is the most tokens per byte of any answered question; the estimate is never below that.
     """
     if densest is None:
         return math.ceil(size * FIRST_RATE) + FIRST_EXTRA
@@ -172,14 +169,14 @@ def estimate(size: int, densest: float | None) -> int:
 
 
 def bytes_of(tokens: int, densest: float | None) -> int:
-    """The bytes of the largest question that is estimated at so many tokens."""
+    """The size in bytes of the largest question with at most this token estimate."""
     if densest is None:
         return math.floor((tokens - FIRST_EXTRA) / FIRST_RATE)
     return math.floor(tokens / (densest * MARGIN))
 
 
 def expected(state: MissionState, size: int) -> int:
-    """The tokens of the next request of so many bytes: what was counted of its beginning, and the rest estimated.
+    """The tokens of the next request of this size: the counted tokens of its beginning, and an estimate for the rest.
 
     A conversation only grows, so the last request that was counted is the beginning of the next one.
     """
@@ -191,7 +188,7 @@ def expected(state: MissionState, size: int) -> int:
 
 
 def learnt(densest: float | None, *, size: int, tokens: int) -> float | None:
-    """The most tokens per byte after one more answer; a provider that reports no tokens changes nothing."""
+    """The most tokens per byte after one more answer; unchanged if the provider reports no tokens."""
     if size <= 0 or tokens <= 0:
         return densest
     return max(densest or 0.0, tokens / size)

@@ -14,31 +14,27 @@ NO_CAP = -1
 
 
 class Counts(Protocol):
-    """What the state of a mission counts."""
-
     iteration_count: int
     tool_calls: int
     tokens: int
     cost_usd: float
 
     @property
-    def wall_clock(self) -> float:
-        """Seconds of its wall clock up to the last event that counts them."""
-        ...
+    def wall_clock(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cap:
-    """One cap: what the mission itself used of it, and its words.
+    """One cap: the amount that the mission itself used, and its names.
 
-    Time passes for all at once; counts and money are divided among the children of a mission.
+    Time passes for all missions at the same time; counts and money are divided among the children of a mission.
     """
 
     name: str = ""
     unit: Literal["count", "seconds", "usd"]
     own: Callable[[Counts], float]
     of_models: bool = False
-    """Whether only language models use it: it is not shown if it has no cap and nothing was used."""
+    """True if only language models use it; then it is hidden without a cap and without use."""
 
     @property
     def used(self) -> str:
@@ -47,27 +43,23 @@ class Cap:
 
     @property
     def reason(self) -> str:
-        """The reason of the verdict when it is reached."""
         return self.name.removesuffix(f"_{self.unit}")
 
     @property
     def label(self) -> str:
-        """Its name for people."""
         return self.reason.removeprefix("max_").replace("_", " ").capitalize()
 
     @property
     def label_with_unit(self) -> str:
-        """Its name for people, with the unit of its number."""
         return self.label + {"count": "", "seconds": " (s)", "usd": " (USD)"}[self.unit]
 
     @property
     def option(self) -> str:
-        """The option of `pursuit extend`."""
         return f"--{self.name.replace('_', '-')}"
 
 
 class Budget(InputModel):
-    """Caps, each a positive number or -1 for none; one of the first two must be real unless `unbounded`."""
+    """Caps, each a positive number or -1 for none; one of the first two must be set unless `unbounded`."""
 
     max_iterations: Annotated[Whole, Cap(unit="count", own=lambda counts: counts.iteration_count)] = NO_CAP
     max_wall_clock_seconds: Annotated[Number, Cap(unit="seconds", own=lambda counts: counts.wall_clock)] = NO_CAP
@@ -86,14 +78,12 @@ class Budget(InputModel):
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
-        """A mission has an end, unless it says that it has none."""
         open_ended = all(given.get(name, NO_CAP) == NO_CAP for name in tuple(CAPS)[:2])
         if open_ended and not given.get("unbounded"):
             yield Broken("give max_iterations or max_wall_clock_seconds, or set unbounded = true")
 
     @property
     def caps(self) -> dict[str, float]:
-        """The caps by name."""
         return {name: getattr(self, name) for name in CAPS}
 
 
@@ -106,7 +96,7 @@ CAPS = {
 BY_REASON = {cap.reason: cap for cap in CAPS.values()}
 POOLED = tuple(name for name, cap in CAPS.items() if cap.unit != "seconds")
 SHOWN = tuple(sorted(CAPS.values(), key=lambda cap: (cap.of_models, cap.unit != "count")))
-"""The caps as a person reads them: counts before time and money, and what only models use last."""
+"""The caps in display order: counts before time and money; caps that only models use come last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,19 +109,19 @@ class CapUse:
 
     @property
     def left(self) -> float | None:
-        """What is left; None without a limit, or if it is not known."""
+        """The remaining amount; None without a limit, or if it is not known."""
         return None if self.limit is None or self.used is None else max(0, self.limit - self.used)
 
     @property
     def share(self) -> float | None:
-        """How much of it is used, from 0 to 1; None without a limit, or if it is not known."""
+        """The used fraction, from 0 to 1; None without a limit, or if it is not known."""
         return None if self.limit is None or self.used is None else min(1.0, self.used / self.limit)
 
 
 class BudgetUse:
-    """The budget of a mission: each cap by its name, with what was used of it, also by its children.
+    """The budget of a mission: each cap by its name, with the amount used by the mission and its children.
 
-    It is no dataclass: `msgspec` would write its fields, and the JSON of a budget is another one.
+    It is not a dataclass because `msgspec` would then encode its fields instead of `as_json`.
     """
 
     __slots__ = ("caps", "on_exhausted")
@@ -158,7 +148,7 @@ class BudgetUse:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Self:
-        """The same from JSON, also of a report that an earlier release wrote."""
+        """Reads `as_json`, also from a report that an earlier release wrote."""
         caps: dict[str, CapUse] = {}
         for name, cap in CAPS.items():
             limit = row.get(name, NO_CAP)

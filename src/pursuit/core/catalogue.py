@@ -1,4 +1,4 @@
-"""The tools of all servers at one moment: how a name finds its tool, and whether arguments fit its schema.
+"""The tools of all servers at one moment: finds tools by name, and checks arguments against their schemas.
 
 Immutable, except for the cache of compiled schemas.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pursuit.core.base_model import nearest
-from pursuit.core.tools import Tool
+from pursuit.core.tools import Tool, matches_tool
 from pursuit.errors import Fault
 
 if TYPE_CHECKING:
@@ -22,30 +22,22 @@ if TYPE_CHECKING:
 
 CONTROL_TOOLS = ("mission_*", "task_*", "approval*")
 _GLOB = re.compile(r"[*?\[]")
-_FEW = 5
-
-
-def _some(names: Sequence[str]) -> str:
-    """`; there are …` with the first names."""
-    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    return f"; there are {', '.join(names[:_FEW])}{more}" if names else "; no server offers a tool"
+_SHOWN = 5
 
 
 def is_control_tool(tool: str) -> bool:
-    """Whether this (bare) name is a tool that controls Pursuit itself: never for use inside a mission."""
+    """True if this (bare) name is a tool that controls Pursuit itself, which no mission may use."""
     return any(fnmatchcase(tool, pattern) for pattern in CONTROL_TOOLS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
-    """Tools by qualified name; `failures` says which servers could not be asked, `warnings` what was left out."""
+    """Tools by qualified name; `failures` has the servers that could not be asked, `warnings` what was left out."""
 
     tools: Mapping[str, Tool] = field(default_factory=dict[str, Tool])
     failures: Mapping[str, str] = field(default_factory=dict[str, str])
     warnings: list[str] = field(default_factory=list[str])
     _validators: dict[str, Validator | None] = field(default_factory=dict[str, "Validator | None"], repr=False)
-    _fitted: dict[str, bytes] = field(default_factory=dict[str, bytes], repr=False)
-    """The last arguments of each tool that fit its schema: a repeated call is not checked again."""
 
     def __len__(self) -> int:
         return len(self.tools)
@@ -62,7 +54,7 @@ class Catalogue:
         return tool
 
     def resolve(self, names_or_globs: Sequence[str]) -> tuple[list[str], list[Fault]]:
-        """Qualified names, each once, in the order asked for; and a fault for each name that finds no tool."""
+        """Qualified names, each once, in the given order; and a fault for each name that does not match a tool."""
         found: dict[str, None] = {}
         faults: list[Fault] = []
         for index, word in enumerate(names_or_globs):
@@ -90,65 +82,42 @@ class Catalogue:
 
     def _matching(self, glob: str) -> tuple[list[str], str]:
         """The tools that a glob matches, never control tools; a glob without a dot also matches bare names."""
-        bare = "." not in glob
-        names = [
-            name
-            for name, tool in self.tools.items()
-            if fnmatchcase(name, glob) or (bare and fnmatchcase(tool.name, glob))
-        ]
+        names = [name for name in self.tools if matches_tool(glob, name)]
         allowed = [name for name in names if not is_control_tool(self.tools[name].name)]
         if allowed:
             return allowed, ""
         if names:
             return [], f"{glob!r} matches control tools only, which cannot be used inside a mission"
-        plain = _GLOB.sub("", glob).strip(".")
-        servers = {tool.server: None for tool in self}
-        close = nearest(plain, self.tools) or nearest(plain, [tool.name for tool in self])
-        advice = close or nearest(glob.partition(".")[0], servers) or _some(list(self.tools))
-        return [], f"no tool matches {glob!r}{advice}"
+        known = dict.fromkeys(part for tool in self for part in (tool.qualified, tool.name, tool.server))
+        close = nearest(_GLOB.sub("", glob).strip("."), known, most=1)
+        there = f"; there are {', '.join(list(self.tools)[:_SHOWN])}" if self.tools else "; no server offers a tool"
+        return [], f"no tool matches {glob!r}{close or there}"
 
     def _owners(self, bare: str) -> list[str]:
         return [name for name, tool in self.tools.items() if tool.name == bare]
 
     def check(self, name: str, arguments: Mapping[str, Any]) -> list[str]:
-        """Everything that is wrong with the arguments, with its place; nothing where the schema is unusable."""
+        """All faults in the arguments, with their places; none if the schema is unusable."""
         tool = self.tools.get(name)
         if tool is None:
-            return [f"there is no tool {name!r}"]
-        if name not in self._validators:
-            self._validators[name] = self._compile(tool)
-        if (validator := self._validators[name]) is None:
-            return []
+            return [f"unknown tool {name!r}"]
         try:
-            asked = msgspec.json.encode(arguments)
+            msgspec.json.encode(arguments)
         except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
             return [f"the arguments are not JSON: {error}"]
-        if self._fitted.get(name) == asked:
+        known = self._validators.get(name, ...)
+        if known is None or (known is not ... and known.fits(arguments)):
             return []
-        from pursuit.core.patterns import Unfinished  # noqa: PLC0415 - both loaded with the first validator
-        from pursuit.core.validation import UnusableSchema  # noqa: PLC0415
+        from pursuit.core.patterns import Unfinished  # noqa: PLC0415 - starting up checks nothing
+        from pursuit.core.validation import UnusableSchema, compiled  # noqa: PLC0415
 
         try:
-            faults = validator.faults(arguments)
+            validator = self._validators[name] = compiled(dict(tool.input_schema)) if known is ... else known
+            return validator.faults(arguments)
         except UnusableSchema as error:
-            self._unusable(tool, error)
+            reason = f"arguments are not checked because the schema is unusable: {str(error)[:200]}"
+            self.warnings.append(f"{tool.qualified}: {reason}")
+            self._validators[name] = None
             return []
         except Unfinished:  # the server checks them itself
             return []
-        if not faults:
-            self._fitted[name] = asked
-        return faults
-
-    def _compile(self, tool: Tool) -> Validator | None:
-        from pursuit.core.validation import UnusableSchema, compiled  # noqa: PLC0415 - starting up checks nothing
-
-        try:
-            return compiled(dict(tool.input_schema))
-        except UnusableSchema as error:
-            self._unusable(tool, error)
-            return None
-
-    def _unusable(self, tool: Tool, error: Exception) -> None:
-        reason = f"arguments are not checked, its schema is unusable: {str(error)[:200]}"
-        self.warnings.append(f"{tool.qualified}: {reason}")
-        self._validators[tool.qualified] = None

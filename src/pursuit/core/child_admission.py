@@ -1,28 +1,28 @@
-"""Decides which child missions a mission may start: tools, policy, budget, proposer, how deep, how many. Pure.
+"""Decides which child missions a mission may start: tools, policy, budget, proposer, depth and number. Pure.
 
-Invariant: a child may do nothing that its parent may not, and what a model writes never counts as the operator's.
+Invariant: a child may do nothing that its parent may not, and text from a model never counts as the operator's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal, cast
 
 from pursuit.core.budgets import RemainingBudget, child_id, is_spawn, reservation
 from pursuit.core.caps import POOLED
 from pursuit.core.criteria import Check
-from pursuit.core.mission import SPAWN, Fleet, Mission, MissionPolicy
+from pursuit.core.mission import SPAWN, Mission, MissionPolicy
 from pursuit.core.proposing import settings_type
 from pursuit.core.state import MissionState
+from pursuit.core.tools import matches_tool
 from pursuit.errors import Fault, ValidationFailed
 
 COMPLETED, TERMINATED = "mission_completed", "mission_terminated"
-_GLOB = frozenset("*?[")
 
 
 class Refused(Exception):
-    """A child that may not be started, with the outcome that its call has."""
+    """A child that may not be started, with the outcome of its call."""
 
     def __init__(self, outcome: Literal["denied", "skipped"], reason: str) -> None:
         super().__init__(reason)
@@ -30,7 +30,7 @@ class Refused(Exception):
 
 
 class Spawns:
-    """Admits children one after the other, out of one budget; `mutates` says which tools write."""
+    """Admits children one by one out of one budget; `mutates` says which tools write."""
 
     def __init__(self, state: MissionState, budget: RemainingBudget, mutates: Callable[[str], bool]) -> None:
         self._state = state
@@ -43,12 +43,12 @@ class Spawns:
                 self._occupy(_tools(state, call.args)[0], child_id(call.task))
 
     def admit(self, args: Mapping[str, Any], name: str) -> dict[str, float]:
-        """What is set aside for this child. Raises `Refused`, and then nothing was taken."""
+        """Returns the amounts reserved for this child. Raises `Refused`, having reserved nothing."""
         fleet = self._state.mission.fleet
         if fleet is None:
             raise Refused("denied", "this mission has no [fleet]")
         if self._begun >= fleet.max_children:
-            raise Refused("denied", f"fleet.max_children is {fleet.max_children}, and that many were started")
+            raise Refused("denied", f"fleet.max_children is {fleet.max_children}, and all have been started")
         try:
             child = wanted_child(self._state, args)
         except ValidationFailed as error:
@@ -64,7 +64,7 @@ class Spawns:
             )
         wanted = reservation(child.budget)
         if (short := self._budget.lacks(wanted)) is not None:
-            raise Refused("skipped", f"the budget has no room for this child: {short}")
+            raise Refused("skipped", f"not enough budget for this child: {short}")
         self._budget.take(wanted)
         self._begun += 1
         self._occupy(tools, name)
@@ -75,7 +75,7 @@ class Spawns:
 
 
 def is_authored(state: MissionState) -> bool:
-    """Whether the operator wrote what this mission proposes."""
+    """True if the operator wrote what this mission proposes."""
     return state.operators_own and state.facts.authored
 
 
@@ -83,22 +83,23 @@ def wanted_child(state: MissionState, args: Mapping[str, Any]) -> Mission:
     """The child that these arguments ask for, within its parent's limits. Raises `ValidationFailed` with all faults."""
     tools, faults = _tools(state, args)
     faults += _proposer_faults(state, args)
-    if args.get("observe") and not is_authored(state):  # rules that lift metrics decide what counts
-        faults.append(Fault(field="observe", reason="a child has its parent's rules; only the operator writes others"))
+    if args.get("observe") and not is_authored(state):  # rules that lift metrics decide which values count
+        faults.append(
+            Fault(field="observe", reason="a child inherits its parent's rules; only the operator may add others")
+        )
     child: Mission | None = None
     try:
         child = Mission(**_data(state, args, tools))
     except ValidationFailed as error:
         faults += error.faults
     if child is not None:
-        faults += _budget_faults(state, child) + _fleet_faults(state, child.fleet) + _check_faults(state, child)
+        faults += [*_faults_of(state, child), *_check_faults(state, child)]
     if faults or child is None:
         raise ValidationFailed(faults)
     return child
 
 
 def _data(state: MissionState, args: Mapping[str, Any], tools: Sequence[str]) -> dict[str, Any]:
-    """The child as plain data, with what it inherits from its parent."""
     parent = state.mission
     rules = [rule.model_dump(mode="json") for rule in parent.observe if any(fnmatchcase(t, rule.tool) for t in tools)]
     own = cast("list[Any]", args["observe"]) if isinstance(args.get("observe"), list) else []
@@ -125,20 +126,20 @@ def _data(state: MissionState, args: Mapping[str, Any], tools: Sequence[str]) ->
 
 
 def _policy(parent: MissionPolicy, given: object, tools: Sequence[str]) -> object:
-    """The child's policy with its parent's added; what the parent denies is among neither's tools."""
+    """The child's policy with its parent's added; tools that the parent denies are already left out."""
     if given is not None and not isinstance(given, Mapping):
         return given
     own: Mapping[str, Any] = cast("Mapping[str, Any]", given or {})
     if not isinstance(own.get("ask", []), list):
         return own
-    asked = [tool for tool in tools if any(_means(word, tool) for word in parent.ask)]
+    asked = [tool for tool in tools if any(matches_tool(word, tool) for word in parent.ask)]
     words = cast("list[Any]", own.get("ask", []))
     mode = "never" if "never" in (parent.mode, own.get("mode")) else own.get("mode") or parent.mode
     return {**own, "ask": [*words, *asked], "mode": mode}
 
 
 def _tools(state: MissionState, args: Mapping[str, Any]) -> tuple[list[str], list[Fault]]:
-    """The tools of a child: those that it asks for among its parent's, or all of them; and what is wrong with them."""
+    """The tools of a child (those of its parent that it asks for, or all of them), and the faults in its request."""
     theirs = [tool for tool in state.tools if tool != SPAWN]
     words = args.get("tool_allowlist")
     if words is None:
@@ -147,7 +148,7 @@ def _tools(state: MissionState, args: Mapping[str, Any]) -> tuple[list[str], lis
     found: dict[str, None] = {}
     faults: list[Fault] = []
     for place, word in enumerate(cast("list[Any]", words) if isinstance(words, list) else [words]):
-        names = [tool for tool in theirs if isinstance(word, str) and _means(word, tool)]
+        names = [tool for tool in theirs if isinstance(word, str) and matches_tool(word, tool)]
         if not names and word != SPAWN:
             reason = f"{word!r} is not a tool of the parent; choose from {', '.join(theirs[:10]) or 'none'}"
             faults.append(Fault(field=f"tool_allowlist[{place}]", reason=reason))
@@ -162,13 +163,6 @@ def _works_in_tree(args: Mapping[str, Any]) -> bool:
     return kind is not None and kind.WORKSPACE
 
 
-def _means(word: str, tool: str) -> bool:
-    bare = tool.partition(".")[2]
-    if not _GLOB & set(word):
-        return word in (tool, bare)
-    return fnmatchcase(tool, word) or ("." not in word and fnmatchcase(bare, word))
-
-
 def _proposer_faults(state: MissionState, args: Mapping[str, Any]) -> list[Fault]:
     given, parents = args.get("proposer"), state.mission.proposer
     if given is None and not parents.INHERITED:
@@ -181,56 +175,42 @@ def _proposer_faults(state: MissionState, args: Mapping[str, Any]) -> list[Fault
     return [] if why is None else [Fault(field="proposer", reason=why)]
 
 
-def _check_faults(state: MissionState, child: Mission) -> list[Fault]:
-    """A child runs no command of its own, and a model sets none of the keys that only the operator may set."""
-    faults: list[Fault] = []
+def _faults_of(state: MissionState, child: Mission) -> Iterator[Fault]:
+    for name in POOLED:
+        if state.cap(name) is not None and getattr(child.budget, name) == -1:
+            yield Fault(field=f"budget.{name}", reason="must be given: it is taken out of the parent's budget")
+    longest, wanted = state.cap("max_wall_clock_seconds"), child.budget.max_wall_clock_seconds
+    if longest is not None and (wanted == -1 or wanted > longest):
+        yield Fault(field="budget.max_wall_clock_seconds", reason=f"can be at most {longest:g}, the parent's cap")
+    if child.budget.on_exhausted != "stop":
+        yield Fault(field="budget.on_exhausted", reason="a child always stops at its caps, which cannot be raised")
+    fleet, own = state.mission.fleet, child.fleet
+    if own is not None and fleet is not None and fleet.max_depth == 1:
+        yield Fault(field="fleet", reason="the parent's fleet.max_depth is 1, so its children cannot start children")
+    elif own is not None and fleet is not None:
+        most = {"max_depth": fleet.max_depth - 1, "max_children": fleet.max_children, "at_once": fleet.at_once}
+        for name, limit in most.items():
+            if getattr(own, name) > limit:
+                yield Fault(field=f"fleet.{name}", reason=f"can be at most {limit} in a child of this mission")
+        if own.share_tools and not fleet.share_tools:
+            yield Fault(field="fleet.share_tools", reason="the parent's children do not share tools")
+
+
+def _check_faults(state: MissionState, child: Mission) -> Iterator[Fault]:
+    """Yields a fault for each command that is not the parent's, and each key that only the operator may set."""
     same = state.mission.picks  # its children have its own criteria
     for place, check in enumerate(child.criteria):
         if not isinstance(check, Check):
             continue
         if check.command is not None and not (same and check in state.mission.criteria):
-            faults.append(Fault(field=f"criteria[{place}].command", reason="a child runs no command of its own"))
+            yield Fault(field=f"criteria[{place}].command", reason="a child may run only its parent's commands")
         if not is_authored(state) and (check.idempotent or check.expect.file is not None):
-            reason = "only the operator says that a check may be repeated, or looks for files"
-            faults.append(Fault(field=f"criteria[{place}]", reason=reason))
-    return faults
-
-
-def _budget_faults(state: MissionState, child: Mission) -> list[Fault]:
-    faults = [
-        Fault(field=f"budget.{name}", reason="must be given: it is taken out of the parent's")
-        for name in POOLED
-        if state.cap(name) is not None and getattr(child.budget, name) == -1
-    ]
-    longest, wanted = state.cap("max_wall_clock_seconds"), child.budget.max_wall_clock_seconds
-    if longest is not None and (wanted == -1 or wanted > longest):
-        faults.append(
-            Fault(field="budget.max_wall_clock_seconds", reason=f"can be at most {longest:g}, as its parent's")
-        )
-    if child.budget.on_exhausted != "stop":
-        faults.append(Fault(field="budget.on_exhausted", reason="a child stops at its caps: they are never raised"))
-    return faults
-
-
-def _fleet_faults(state: MissionState, own: Fleet | None) -> list[Fault]:
-    fleet = state.mission.fleet
-    if own is None or fleet is None:
-        return []
-    if fleet.max_depth == 1:
-        return [Fault(field="fleet", reason="the parent's fleet.max_depth is 1: its children have no children")]
-    most = {"max_depth": fleet.max_depth - 1, "max_children": fleet.max_children, "at_once": fleet.at_once}
-    faults = [
-        Fault(field=f"fleet.{name}", reason=f"can be at most {limit} in a child of this mission")
-        for name, limit in most.items()
-        if getattr(own, name) > limit
-    ]
-    if own.share_tools and not fleet.share_tools:
-        faults.append(Fault(field="fleet.share_tools", reason="the parent's children do not share tools"))
-    return faults
+            reason = "only the operator may declare a check idempotent, or have it look for files"
+            yield Fault(field=f"criteria[{place}]", reason=reason)
 
 
 def summary_of(session_id: str, state: MissionState, used: Mapping[str, float]) -> dict[str, Any]:
-    """How a child ended, as its parent sees it; only the runtime's own event about the end counts."""
+    """How a child ended, for its parent; of the events about the end, only the runtime's own is passed on."""
     end = COMPLETED if state.status == "completed" else TERMINATED
     seen = [name for name in state.events.counts() if name not in (COMPLETED, TERMINATED)]
     return {

@@ -1,11 +1,12 @@
-"""The six kinds of criteria: what must hold before a mission counts as done. `evaluate` decides them.
+"""The six kinds of criteria, which must hold before a mission counts as done. `evaluate` decides them.
 
-Invariant: a criterion that exists is well formed.
+Invariant: every instance is well formed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partialmethod
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, Field, PlainSerializer, StringConstraints
@@ -14,23 +15,24 @@ from pursuit.core.base_model import Args, Broken, Flag, InputModel, Name, Number
 from pursuit.core.patterns import checked_expression, checked_pattern
 
 Comparison = Literal["<", "<=", ">", ">=", "==", "!="]
+Direction = Literal["decreasing", "increasing", "non_increasing", "non_decreasing"]
 MAX_WINDOW = 1_000
 MAX_CONFIRM = 100
 
 
 class Criterion(InputModel):
-    """What every criterion has."""
+    """The fields of every criterion."""
 
     criterion_id: Annotated[str, StringConstraints(min_length=1, max_length=128, strip_whitespace=True)]
     required: Flag = True
 
     def __bool__(self) -> bool:
-        """Refused: Python reads `0 <= metric("cost") <= 1` and `a and b` by it, and would drop the first criterion."""
+        """Raises: for `0 <= metric("cost") <= 1` and `a and b`, Python would drop the first criterion."""
         instead = 'write one criterion for each limit: [metric("cost") >= 0, metric("cost") <= 1]'
         raise TypeError(f"the criterion {describe(self)!r} is neither true nor false; {instead}")
 
     def optional(self) -> Self:
-        """The same criterion, reported but never blocking."""
+        """The same criterion as an optional one, which is reported and never blocks."""
         return self.model_copy(update={"required": False})
 
     def named(self, criterion_id: str) -> Self:
@@ -56,7 +58,7 @@ MetricName = Annotated[Name, AfterValidator(_bare_metric), PlainSerializer(_stor
 class MetricThreshold(Criterion):
     """The latest value of a metric compares with a number.
 
-    With `hold` the last value counts also after a call of its tool that reports none. With `confirm` that many fresh
+    With `hold` the last value still counts after a call of its tool that reports none. With `confirm` that many fresh
     measurements of the same call must meet it, by their mean, median or worst value. Criteria with `same_call` count
     only if one call meets them all.
     """
@@ -74,29 +76,27 @@ class MetricThreshold(Criterion):
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
-        """A way to average belongs to measurements; exact equality of an average is no aim."""
         if given.get("confirm_by", "mean") != "mean" and not given.get("confirm"):
             yield Broken("needs confirm, the number of fresh measurements", "confirm_by")
         if given.get("confirm") and given.get("confirm_by") == "worst" and given.get("op") in ("==", "!="):
-            yield Broken("goes with < <= > >=: of equal and different no value is the worst", "confirm_by")
+            yield Broken("works only with < <= > >=: == and != do not have a worst value", "confirm_by")
 
 
 class MetricTrend(Criterion):
-    """The least-squares slope over the last points of a metric has a sign."""
+    """The least-squares slope over the last points of a metric has the wanted direction."""
 
     kind: Literal["metric_trend"] = "metric_trend"
     metric: MetricName
-    direction: Literal["decreasing", "increasing", "non_increasing", "non_decreasing"]
+    direction: Direction
     window: Annotated[Whole, Field(ge=2, le=MAX_WINDOW)] = MAX_WINDOW
     min_points: Annotated[Whole, Field(ge=2, le=MAX_WINDOW)] = 2
     source: Name | None = None
     tolerance: Annotated[Number, Field(ge=0, le=1)] = 1e-12
-    """Up to which slope the points are flat: the change per point, as a share of the largest value."""
+    """The largest slope that counts as flat: the change per point, as a fraction of the largest value."""
     hold: Flag = False
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
-        """The window must be able to hold enough points."""
         least, window = given.get("min_points", 2), given.get("window", MAX_WINDOW)
         if isinstance(least, int) and isinstance(window, int) and 2 <= window < least <= MAX_WINDOW:
             yield Broken(f"min_points ({least}) cannot exceed window ({window})")
@@ -112,7 +112,7 @@ class EventSeen(Criterion):
 
 
 class ToolCallSucceeded(Criterion):
-    """The runtime's own records hold enough successful calls of a tool."""
+    """The runtime recorded enough successful calls of a tool."""
 
     kind: Literal["tool_call_succeeded"] = "tool_call_succeeded"
     tool_name: Name
@@ -131,7 +131,7 @@ class Predicate(Criterion):
 
 
 class Count(InputModel):
-    """How many matches a result must have."""
+    """The number of matches that a result must have."""
 
     pattern: Pattern
     op: Comparison = ">="
@@ -139,9 +139,9 @@ class Count(InputModel):
 
 
 class Expectation(InputModel):
-    """What the result of a check must satisfy; everything that is given must hold.
+    """Conditions on the result of a check; all that are given must hold.
 
-    An exit code among `never_exit_codes` says that the check can never be met any more: it ends the mission.
+    An exit code in `never_exit_codes` means that the check can never be met; it ends the mission.
     """
 
     exit_code: Whole | None = None
@@ -153,17 +153,16 @@ class Expectation(InputModel):
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
-        """The wanted exit code is not among those that say never."""
         wanted, never = given.get("exit_code"), given.get("never_exit_codes")
         if isinstance(never, list) and (0 if wanted is None else wanted) in never:
             yield Broken("contains the exit code that meets the check", "never_exit_codes")
 
 
 class Check(Criterion):
-    """A call that the runtime makes itself, and what its result must satisfy.
+    """A call that the runtime makes itself, and the conditions on its result.
 
-    With `after` there is nothing to check until that tool was called, whatever the outcome of the call. With `confirm`
-    it must also be met that many times more, at once.
+    With `after` the check waits until that tool was called, whatever the outcome. With `confirm` it is repeated
+    immediately and must be met that many more times.
     """
 
     kind: Literal["check"] = "check"
@@ -181,17 +180,16 @@ class Check(Criterion):
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
-        """One form of call, and only the fields that go with it."""
         forms = [name for name in ("tool_name", "command", "check") if given.get(name) is not None]
         if len(forms) != 1:
             yield Broken("needs exactly one of tool_name, command and check" + (f", not {forms}" if forms else ""))
         if "command" not in forms and given.get("cwd") is not None:
-            yield Broken("cwd goes with command")
+            yield Broken("cwd requires command")
         if "tool_name" not in forms and given.get("args"):
-            yield Broken("args goes with tool_name")
+            yield Broken("args requires tool_name")
         for name in ("exit_code", "never_exit_codes"):
             if "tool_name" in forms and value_in(given.get("expect"), name) not in (None, []):
-                yield Broken(f"expect.{name} goes with a command: a tool call has no exit code")
+                yield Broken(f"expect.{name} requires a command: tool calls do not have exit codes")
 
 
 AnyCriterion = Annotated[
@@ -200,7 +198,6 @@ AnyCriterion = Annotated[
 
 
 def describe(criterion: Criterion) -> str:
-    """One line for people."""
     match criterion:
         case MetricThreshold():
             return f"{criterion.metric} {criterion.op} {criterion.target:g}"
@@ -221,8 +218,6 @@ def describe(criterion: Criterion) -> str:
 
 # Criteria in Python: `metric("mass") <= 2.4`, `event("certified")`.
 
-Direction = Literal["decreasing", "increasing", "non_increasing", "non_decreasing"]
-
 
 class MetricRef:
     """A metric by its path; comparing it with a number makes a criterion."""
@@ -233,24 +228,6 @@ class MetricRef:
         self._path = path
         self._fields = fields
 
-    def __lt__(self, target: float) -> MetricThreshold:
-        return self._threshold("<", target)
-
-    def __le__(self, target: float) -> MetricThreshold:
-        return self._threshold("<=", target)
-
-    def __gt__(self, target: float) -> MetricThreshold:
-        return self._threshold(">", target)
-
-    def __ge__(self, target: float) -> MetricThreshold:
-        return self._threshold(">=", target)
-
-    def __eq__(self, target: object) -> MetricThreshold:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return self._threshold("==", target)
-
-    def __ne__(self, target: object) -> MetricThreshold:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return self._threshold("!=", target)
-
     def _threshold(self, op: Comparison, target: object) -> MetricThreshold:
         number = f"{target:g}" if isinstance(target, int | float) else repr(target)
         return MetricThreshold(
@@ -260,6 +237,13 @@ class MetricRef:
             target=cast("float", target),
             **self._fields,
         )
+
+    __lt__ = partialmethod(_threshold, "<")
+    __le__ = partialmethod(_threshold, "<=")
+    __gt__ = partialmethod(_threshold, ">")
+    __ge__ = partialmethod(_threshold, ">=")
+    __eq__ = partialmethod(_threshold, "==")  # pyright: ignore[reportAssignmentType]
+    __ne__ = partialmethod(_threshold, "!=")  # pyright: ignore[reportAssignmentType]
 
     def trend(
         self, direction: Direction, *, window: int = 1_000, min_points: int = 2, tolerance: float = 1e-12
@@ -293,7 +277,7 @@ def metric(
 
 
 def event(name: str, *, source: str | None = None, scope: Literal["mission", "iteration"] = "mission") -> EventSeen:
-    """An event that must have been reported."""
+    """A criterion on an event that a tool must report."""
     return EventSeen(criterion_id=f"event {name}"[:128], event_name=name, source=source, scope=scope)
 
 
@@ -303,7 +287,7 @@ def predicate(expression: str) -> Predicate:
 
 
 def succeeded(tool_name: str, *, at_least: int = 1) -> ToolCallSucceeded:
-    """Successful calls of a tool, by the runtime's own records."""
+    """A criterion on the number of successful calls of a tool, as the runtime recorded them."""
     return ToolCallSucceeded(criterion_id=f"{tool_name} succeeded"[:128], tool_name=tool_name, min_count=at_least)
 
 
@@ -319,12 +303,12 @@ def check(
     **expect: Any,
 ) -> Check:
     """A tool (by name) or a command (an argv) that the runtime runs itself; `expect` says what must hold."""
-    is_tool = isinstance(what, str)
+    tool, command = (what, None) if isinstance(what, str) else (None, list(what))
     return Check(
-        criterion_id=f"check {what if isinstance(what, str) else ' '.join(what)}"[:128],
-        tool_name=what if isinstance(what, str) else None,
+        criterion_id=f"check {tool or ' '.join(what)}"[:128],
+        tool_name=tool,
         args=args or {},
-        command=None if is_tool else list(what),
+        command=command,
         cwd=cwd,
         timeout=timeout,
         when=when,

@@ -1,18 +1,19 @@
-"""The verdict of an iteration: a cascade over facts in which the first rule that holds wins.
+"""The verdict of an iteration: a cascade over facts in which the first matching rule wins.
 
-Also the warnings that come early: a metric that never appears, a proposer that fails in the same way.
+Also early warnings: a metric that never appears, a proposer that keeps failing in the same way.
 Pure and total: the same facts always give the same verdict.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, assert_never, cast
+from typing import Any, assert_never, cast
+
+import msgspec
 
 from pursuit.core.base_model import nearest
 from pursuit.core.budgets import kept_for_checks
 from pursuit.core.caps import CAPS
-from pursuit.core.criteria import MetricThreshold, MetricTrend
 from pursuit.core.evaluate import out_of_reach, required_met
 from pursuit.core.events import CompletionOrdered, CriterionResult, Facts, MissionWarned, Verdict
 from pursuit.core.mission import EveryIteration, EveryN, EverySeconds, OnEvent
@@ -21,16 +22,15 @@ from pursuit.core.progress import figures, without_progress
 from pursuit.core.state import SCRIPT_SOURCE, CallRecord, IterationRecord, MissionState, error_key
 
 PROPOSER_FAILURES = 3
-FEW = 3
-"""Iterations without a value before a warning, and equal failures before the end."""
-MOST_NAMES = 10
-LONGEST = 1_000
+PATIENCE = 3
+"""Iterations without a value before a warning, and equal failures before the mission ends."""
+MAX_NAMES = 10
+MAX_ERROR = 1_000
 COMMANDS = "commands."
-METRIC_CRITERIA = (MetricThreshold, MetricTrend)
 
 
-class Decision(NamedTuple):
-    """A verdict with its reason, and maybe advice for the proposer."""
+class Decision(msgspec.Struct, frozen=True, gc=False):
+    """A verdict with its reason and optional advice for the proposer."""
 
     verdict: Verdict
     reason: str
@@ -38,12 +38,11 @@ class Decision(NamedTuple):
 
     @property
     def final(self) -> bool:
-        """Whether the mission ends here."""
         return self.verdict in ("complete", "terminate")
 
 
 def decide(facts: Facts) -> Decision:
-    """The cascade, in the order of the specification."""
+    """Applies the cascade, in the order of the specification."""
     if facts.operator_stop == "complete":
         return Decision("complete", "forced_complete", facts.operator_reason)
     if facts.operator_stop == "abort":
@@ -51,7 +50,7 @@ def decide(facts: Facts) -> Decision:
     if facts.checkpoint and facts.required_met:
         return Decision("complete", "criteria_met")
     if facts.never is not None:
-        return Decision("terminate", "out_of_reach", f"{facts.never} can never be met any more.")
+        return Decision("terminate", "out_of_reach", f"{facts.never} can never be met.")
     if facts.cap is not None:
         return Decision("terminate", facts.cap)
     if facts.proposer_failures >= PROPOSER_FAILURES:
@@ -60,23 +59,15 @@ def decide(facts: Facts) -> Decision:
         return Decision("terminate", "no_progress", facts.figures)
     if not facts.checkpoint:
         return Decision("continue", "cadence_skip")
-    if (advice := _unproductive(facts)) is not None:
+    if facts.new_error is not None:
+        return Decision("adjust", "heuristic_unproductive", f"New error: {facts.new_error}")
+    if facts.threshold is not None and facts.same_calls and facts.no_progress >= _half(facts.threshold):
+        advice = (
+            f"The last three iterations made the same calls, and nothing improved for {facts.no_progress} checkpoints "
+            f"(the mission ends at {facts.threshold}). Try something else."
+        )
         return Decision("adjust", "heuristic_unproductive", advice)
     return Decision("continue", "in_progress")
-
-
-def _unproductive(facts: Facts) -> str | None:
-    """Why the proposer should change course, or None."""
-    if facts.new_error is not None:
-        return f"A new error came up: {facts.new_error}"
-    if facts.threshold is None or not facts.same_calls:
-        return None
-    if facts.no_progress < _half(facts.threshold):
-        return None
-    return (
-        f"The last three iterations made the same calls, and nothing improved for {facts.no_progress} checkpoints "
-        f"(the mission ends at {facts.threshold}). Try something else."
-    )
 
 
 def _half(threshold: int) -> int:
@@ -84,7 +75,7 @@ def _half(threshold: int) -> int:
 
 
 def reached_cap(state: MissionState, *, elapsed: float, iterations: int | None = None) -> str | None:
-    """The first cap that is used up, as the reason of a verdict, or None."""
+    """The reason for the first cap that is used up, or None."""
     for name, most in state.budget.items():
         if most == -1:
             continue
@@ -105,26 +96,25 @@ def reached_cap(state: MissionState, *, elapsed: float, iterations: int | None =
 
 
 def is_checkpoint(state: MissionState, *, now: float, cap: str | None) -> bool:
-    """Whether the open iteration is a checkpoint by its cadence, or because it is the last that fits."""
+    """True if the open iteration is a checkpoint by its cadence, or because it is the last that fits."""
     if cap is not None or state.stop is not None:
         return True
-    index = state.current_index
     match state.mission.checkpoint_cadence:
         case EveryIteration():
             return True
         case EveryN(n=n):
-            return (index + 1) % n == 0
+            return (state.current_index + 1) % n == 0
         case EverySeconds(t=t):
-            return state.checkpoint_at is None or not 0 <= now - state.checkpoint_at < t  # a clock may be put back
+            return state.checkpoint_at is None or not 0 <= now - state.checkpoint_at < t  # it may be set back
         case OnEvent(event_name=name):
             seen = state.events.find(name)
-            return seen is not None and seen.iteration == index
+            return seen is not None and seen.iteration == state.current_index
         case _ as cadence:
             assert_never(cadence)
 
 
 def facts_of(state: MissionState, results: Sequence[CriterionResult], *, checkpoint: bool, cap: str | None) -> Facts:
-    """Everything that the cascade needs, from the state at the end of its open iteration."""
+    """The input of the cascade, from the state at the end of its open iteration."""
     iteration = state.open
     no_progress, threshold = without_progress(state, results)
     shown = checkpoint and threshold is not None and no_progress >= max(1, _half(threshold))
@@ -144,20 +134,20 @@ def facts_of(state: MissionState, results: Sequence[CriterionResult], *, checkpo
         threshold=threshold,
         same_calls=iteration is not None and state.stagnation is not None and _same_calls(state, iteration),
         new_error=None if iteration is None else _new_error(state, iteration),
-        never=out_of_reach(state.mission.criteria, results) if checkpoint else None,
+        never=out_of_reach(state.mission.criteria, results) if checkpoint and state.gives_up else None,
     )
 
 
 def _proposer_failures(state: MissionState) -> tuple[int, str | None]:
-    """How often in a row the proposer failed, and how it did last; equal failures of a script or command count too."""
+    """The number of consecutive failures of the proposer, and the last one; also counts equal failures of a script."""
     iteration = state.open
     if iteration is None or iteration.failed:
-        return state.proposer_failures, iteration and "; ".join(iteration.failed)[:LONGEST]
+        return state.proposer_failures, iteration and "; ".join(iteration.failed)[:MAX_ERROR]
     return (0, None) if state.facts.failures is None else repeated_failure(state, iteration)
 
 
 def _same_calls(state: MissionState, iteration: IterationRecord) -> bool:
-    """Whether this iteration and the two before it made equal sequences of calls."""
+    """True if this iteration and the two before it made equal sequences of calls."""
     known = state.sequences
     return len(known) > 1 and known[-1] == known[-2] == iteration.sequence()
 
@@ -170,16 +160,13 @@ def _new_error(state: MissionState, iteration: IterationRecord) -> str | None:
 
 
 def missing_metrics(state: MissionState, *, now: float) -> list[MissionWarned]:
-    """A warning for each metric of a criterion that has no value after a few iterations; each is given once."""
-    done = state.current_index + 1
-    if done < FEW:
+    """A warning, given once, for each metric of a criterion that lacks a value after a few iterations."""
+    if not state.unseen or (done := state.current_index + 1) < PATIENCE:
         return []
     warned = {name for event in state.raised for name in event.criteria}
     found: dict[tuple[str, str | None], list[str]] = {}
-    for criterion in state.mission.criteria:
-        if not isinstance(criterion, METRIC_CRITERIA) or criterion.criterion_id in warned:
-            continue
-        if state.series.latest(criterion.metric, criterion.source) is not None:
+    for criterion in state.unseen:
+        if criterion.criterion_id in warned or state.series.latest(criterion.metric, criterion.source) is not None:
             continue
         if _tried(state, criterion.source):
             found.setdefault((criterion.metric, criterion.source), []).append(criterion.criterion_id)
@@ -196,7 +183,7 @@ def missing_metrics(state: MissionState, *, now: float) -> list[MissionWarned]:
 
 
 def _tried(state: MissionState, source: str | None) -> bool:
-    """Whether a source that counts was asked; the tool that a search calls at its end may still give the metric."""
+    """True if a matching source was called. The tool that a search calls at its end may still report the metric."""
     if state.facts.reports_metrics and source_matches(source, SCRIPT_SOURCE):
         return True
     if any(source_matches(source, last) and last not in state.succeeded for last in state.facts.later_tools):
@@ -215,17 +202,16 @@ def _missing(state: MissionState, metric: str, source: str | None, done: int) ->
     words = f"no value for `{metric}`{f' from {source}' if source else ''} after {done} iterations"
     if metric in seen:
         others = sorted({point.tool for point in state.series.points(metric)})
-        return f"{words}; it comes from {', '.join(others)}, which the criterion's source does not match"
+        return f"{words}; it comes from {', '.join(others)}, which does not match the criterion's source"
     if (note := _note(state, metric, source)) is not None:
         words = f"{words}; {note}"
     if not seen:
-        return f"{words}; no metric was seen yet"
-    more = f" and {len(seen) - MOST_NAMES} more" if len(seen) > MOST_NAMES else ""
-    return f"{words}; seen: {', '.join(f'`{name}`' for name in seen[:MOST_NAMES])}{more}{nearest(metric, seen)}"
+        return f"{words}; no metric has been reported yet"
+    more = f" and {len(seen) - MAX_NAMES} more" if len(seen) > MAX_NAMES else ""
+    return f"{words}; seen: {', '.join(f'`{name}`' for name in seen[:MAX_NAMES])}{more}{nearest(metric, seen)}"
 
 
 def _note(state: MissionState, metric: str, source: str | None) -> str | None:
-    """What the last command that should give the metric says about it."""
     for call in reversed(list(_recent_calls(state))):
         if source_matches(source, call.tool):
             for note in cast("list[Any]", _body(call).get("notes") or []):
@@ -235,10 +221,10 @@ def _note(state: MissionState, metric: str, source: str | None) -> str | None:
 
 
 def repeated_failure(state: MissionState, iteration: IterationRecord) -> tuple[int, str | None]:
-    """How often in a row the operator's script or command failed in the same way, up to now, and how.
+    """The number of consecutive equal failures of the operator's script or command up to now, and the failure.
 
-    A command counts that has never succeeded and that a search, or a `repeat` without a pace, calls: one that polls
-    may fail until what it waits for is there. A search tries its whole first design: a part of the space may be bad.
+    A command counts if it has never succeeded and a search, or a `repeat` without a pace, calls it: a command that
+    polls may fail at first. A search always tries its whole first design, because a part of the space may be bad.
     """
     how, patience = _failure(state, iteration), state.facts.patience
     if how is None:
@@ -248,9 +234,9 @@ def repeated_failure(state: MissionState, iteration: IterationRecord) -> tuple[i
         if _failure(state, before) != how:
             break
         count += 1
-    if patience > FEW and count >= FEW:
+    if patience > PATIENCE and count >= PATIENCE:
         if state.tool_calls < patience:
-            return FEW - 1, how
+            return PATIENCE - 1, how
         how = f"{how}; none of the {state.tool_calls} trials succeeded"
     return count, how
 
@@ -267,7 +253,7 @@ def _failure(state: MissionState, iteration: IterationRecord) -> str | None:
         error = None if iteration.script is None else iteration.script.error
         if error is None:
             return None
-        return f"script: {_of_command(failed[-1]) if failed and failed[-1].tool in error else error[:LONGEST]}"
+        return f"script: {_of_command(failed[-1]) if failed and failed[-1].tool in error else error[:MAX_ERROR]}"
     if not made or len(failed) < len(made):
         return None
     if any(not call.tool.startswith(COMMANDS) or call.tool in state.succeeded for call in made):
@@ -277,12 +263,12 @@ def _failure(state: MissionState, iteration: IterationRecord) -> str | None:
 
 
 def _of_command(call: CallRecord) -> str:
-    """How a call failed, without what differs from run to run: a command's exit code and its last line of stderr."""
+    """How a call failed, without details that vary between runs: exit code and last line of stderr of a command."""
     body = _body(call)
     if "exit_code" not in body:
-        return f"{call.tool}: {(call.error or '')[:LONGEST]}"
+        return f"{call.tool}: {(call.error or '')[:MAX_ERROR]}"
     lines = [one for one in cast("list[Any]", body.get("stderr_tail") or []) if isinstance(one, str) and one.strip()]
-    last = f": {lines[-1].strip()[:LONGEST]}" if lines else ""
+    last = f": {lines[-1].strip()[:MAX_ERROR]}" if lines else ""
     return f"{call.tool} ended with exit code {body['exit_code']}{last}"
 
 

@@ -1,20 +1,12 @@
-"""Everything that can happen to a mission, as a closed union of past-tense events, and their stored form.
+"""All events of a mission, as a closed union in the past tense, and their stored form.
 
-Invariant: an event that was written once can be read for ever.
-
-    created   MissionCreated
-    driving   RunClaimed · ConversationBegan · ModelAsked · ModelAnswered · IterationProposed · TurnContinued
-              ConversationCompacted · CallIntended · CallSettled · CallRefused · ScriptEnded · ApprovalAsked
-              ApprovalExpired · IterationEnded · MissionWarned · WaitBegan · MissionFailed · MissionEnded
-              ReportWritten
-    operator  MissionPaused · MissionResumed · AbortOrdered · CompletionOrdered · BudgetExtended · ApprovalAnswered
-              ApprovalShown
+Invariant: a stored event stays readable for ever. A driver writes all events except those of the operator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import msgspec
 
@@ -28,7 +20,7 @@ WaitingFor = Literal["approval", "input", "task", "proposal", "pace", "budget", 
 Purpose = Literal["proposal", "script", "check"]
 Permission = Literal["once", "arguments", "mission", "denied"]
 Channel = Literal["terminal", "page", "api", "stdio-elicitation", "http-elicitation"]
-"""How a person's answer to an approval came in."""
+"""The channel by which a person answered an approval."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -40,15 +32,18 @@ class Event(Record, frozen=True, kw_only=True, omit_defaults=True, tag=True):
 
     at: float = 0.0
 
+    BLOBS: ClassVar[tuple[str, ...]] = ()
+    """The names of the fields that hold digests of blobs."""
+
     def blobs(self) -> tuple[str | None, ...]:
-        """The digests of the blobs that the event names; None stands for a blob that is not there."""
-        return ()
+        """The digests of the blobs that the event refers to; None for an absent blob."""
+        return tuple([getattr(self, name) for name in self.BLOBS])
 
 
 class PlannedCall(Record, frozen=True, kw_only=True):
-    """A call as proposed, before policy and budget are asked.
+    """A call as proposed, before the checks of policy and budget.
 
-    `wanted_id` is the id that a language model's provider gave it; a call with a `fault` is refused for it.
+    `wanted_id` is the id from a language model's provider; a call with a `fault` is refused for that reason.
     """
 
     call_id: str
@@ -59,16 +54,12 @@ class PlannedCall(Record, frozen=True, kw_only=True):
 
 
 class Source(Record, frozen=True, kw_only=True):
-    """The call that a value comes from."""
-
     tool: str
     call_id: str
     iteration: int
 
 
 class CriterionResult(Record, frozen=True, kw_only=True):
-    """The status of one criterion at a checkpoint."""
-
     criterion_id: str
     status: CriterionStatus
     evidence: Any = None
@@ -85,21 +76,21 @@ class Facts(Record, frozen=True, kw_only=True):
     cap: str | None = None
     proposer_failures: int = 0
     proposer_error: str | None = None
-    """The latest of these failures."""
+    """The latest of the proposer's failures."""
     no_progress: int = 0
     threshold: int | None = None
     same_calls: bool = False
     new_error: str | None = None
     never: str | None = None
-    """The required criterion that can never be met any more."""
+    """The required criterion that can never be met."""
     figures: str | None = None
-    """The numbers behind a lack of progress, from half of the threshold on."""
+    """The numbers that show a lack of progress, given from half of the threshold on."""
 
 
 class MissionCreated(Event, frozen=True, kw_only=True):
-    """A mission was accepted, with its tools resolved; `file` is the mission file that brings its own servers.
+    """A mission was accepted and its tools resolved; `file` is the mission file if it defines servers.
 
-    `parent` is the mission whose child it is; a mission that a model wrote is not `operators_own`. `origin` is the
+    `parent` is the parent mission of a child; a mission that a model wrote is not `operators_own`. `origin` is the
     file that the mission was read from, `mode` the policy mode that the operator chose for it.
     """
 
@@ -117,13 +108,13 @@ class MissionCreated(Event, frozen=True, kw_only=True):
     callers: list[str] = []
     owner: str | None = None
     facts: ProposerFacts | None = None
-    """Those of its proposer; None in missions of earlier releases."""
+    """The facts of its proposer; None in missions of earlier releases."""
 
 
 class Identity(Record, frozen=True, kw_only=True):
-    """The client that asks for something; `credential` is the name of its token, if it shows one.
+    """The client that makes a request; `credential` is the name of its token, if it has one.
 
-    `subject` is what its records belong to: a token of the same name that is made later is another subject.
+    `subject` owns its records: a later token with the same name is another subject.
     """
 
     subject: str | None = None
@@ -131,12 +122,12 @@ class Identity(Record, frozen=True, kw_only=True):
 
 
 class RunClaimed(Event, frozen=True, kw_only=True):
-    """A process took the driver's lock, for this many `iterations` (None: to the end).
+    """A process took the driver's lock for this many `iterations` (None: to the end).
 
-    A `background` run has no caller that waits, so a serving process continues one that was cut short; the client's
+    No caller waits for a `background` run, so a serving process continues it after an interruption; the client's
     `proposal` for it is kept here until its iteration begins. `mode` is the policy mode if the operator chose one for
-    this run. `waited` is how long the mission waited before, without a driver: these seconds count for its wall clock.
-    `driver` is the client that asks for the run; None is the operator.
+    this run. `waited` is how long the mission waited before, without a driver: its wall clock counts these seconds.
+    `driver` is the client that requested the run; None is the operator.
     """
 
     run: str
@@ -177,9 +168,9 @@ class ModelAnswer(Record, frozen=True, kw_only=True):
     reasoning_tokens: int = 0
     cost_usd: float | None = None
     cut: bool = False
-    """Whether the answer was cut off at its maximum length."""
+    """True if the answer was cut off at its maximum length."""
     lost: int = 0
-    """Requests before this answer that were sent and not answered: the provider may have charged for them."""
+    """The number of unanswered requests before this answer: the provider may have charged for them."""
 
 
 Request = Literal["turn", "summary"]
@@ -200,10 +191,12 @@ class ConversationBegan(Event, frozen=True, kw_only=True):
 class ModelAsked(Event, frozen=True, kw_only=True):
     """A language model is about to be asked; `attempt` counts the requests of an iteration from 0.
 
-    `said` is the message at the end of the conversation: what changed since the last request, with the first
-    `words_told` words of the operator. `tools` is the blob of
-    the tools that the model is offered. `size` is the bytes of the request, `estimate` the expected tokens.
+    `said` is the last message of the conversation: the changes since the last request. It includes the operator's
+    first `words_told` messages. `tools` is the blob of the tools offered to the model. `size` is the number of bytes
+    of the request, `estimate` the expected tokens.
     """
+
+    BLOBS = ("tools",)
 
     iteration: int
     attempt: int
@@ -217,17 +210,15 @@ class ModelAsked(Event, frozen=True, kw_only=True):
     tools: str | None = None
     purpose: Request = "turn"
 
-    def blobs(self) -> tuple[str | None, ...]:
-        """The tools that the model is offered."""
-        return (self.tools,)
-
 
 class ModelAnswered(Event, frozen=True, kw_only=True):
-    """The answer, or the blob that holds it, or why there is none.
+    """The answer, the blob that contains it, or the error.
 
-    `tokens` are all that it used, `read` those of the request among them, `cached` those of `read` that came from the
-    provider's cache. Before it, `lost` requests were sent and not answered.
+    `tokens` counts all tokens used, `read` those of the request among them, and `cached` those of `read` that came from
+    the provider's cache. `lost` counts the unanswered requests before it.
     """
+
+    BLOBS = ("blob",)
 
     iteration: int
     attempt: int
@@ -244,15 +235,11 @@ class ModelAnswered(Event, frozen=True, kw_only=True):
     elapsed: float = 0.0
     purpose: Request = "turn"
 
-    def blobs(self) -> tuple[str | None, ...]:
-        """A large answer."""
-        return (self.blob,)
-
 
 class ConversationCompacted(Event, frozen=True, kw_only=True):
-    """The oldest exchanges were replaced by a summary that the model wrote; without one, none were.
+    """The model's summary replaced the oldest exchanges; without a summary, none were replaced.
 
-    `replaced` counts those exchanges. The results of the `trimmed` calls are shown as their size only.
+    `replaced` counts those exchanges. Of the results of the `trimmed` calls, only the size is shown.
     """
 
     iteration: int
@@ -272,11 +259,11 @@ class IterationProposed(Event, frozen=True, kw_only=True):
     rationale: str | None = None
     failed: list[str] = []
     ends: bool = False
-    """Whether the model's turn ends with these calls."""
+    """True if the model's turn ends with these calls."""
 
 
 class TurnContinued(Event, frozen=True, kw_only=True):
-    """The model answered once more in the same iteration: with further calls, or with none, which ends its turn."""
+    """The model answered again in the same iteration, with further calls or with none, which ends its turn."""
 
     iteration: int
     calls: list[PlannedCall] = []
@@ -286,10 +273,10 @@ class TurnContinued(Event, frozen=True, kw_only=True):
 
 
 class CallIntended(Event, frozen=True, kw_only=True):
-    """A call is about to be sent; from here until it settles its outcome is unknown.
+    """A call is about to be sent; its outcome is unknown until it settles.
 
-    `task` is the id of the task that a long call becomes; the outcome is then known from the task.
-    `reserved` is what the call sets aside of the mission's budget until it settles.
+    `task` is the id of the task that a long call becomes; the task then has the outcome.
+    `reserved` is the part of the mission's budget that the call reserves until it settles.
     """
 
     call_id: str
@@ -306,22 +293,22 @@ class CallIntended(Event, frozen=True, kw_only=True):
 
 
 class WorkspaceChange(Record, frozen=True, kw_only=True):
-    """What a turn of an agent changed: the git trees before and after it, and the blob of the diff."""
+    """The changes of an agent's turn: the git trees before and after it, and the blob of the diff."""
 
     before: str
     after: str
     files: int = 0
     protected: list[str] = []
-    """The protected files that differ from the start; they do not count."""
+    """The protected files that differ from the start; these changes do not count."""
     diff: str | None = None
 
 
 class CallSettled(Event, frozen=True, kw_only=True):
     """The outcome of a call. A large result is stored as a blob and previewed.
 
-    `used` is what the call took of what its intent set aside; None is all of it. Of a turn of an agent it is what the
-    agent reports: an amount that is not there is not known. `cut`: a stop of the mission, or the end of its driver, cut
-    that turn off, and the iteration goes on with another one.
+    `used` is the part of the reserved amounts that the call used; None means all. For an agent's turn it is the usage
+    that the agent reports; missing amounts are unknown. `cut` is true if a stop of the mission or the end of its driver
+    cut off that turn; the iteration continues with another turn.
     """
 
     call_id: str
@@ -341,14 +328,13 @@ class CallSettled(Event, frozen=True, kw_only=True):
     cut: bool = False
 
     def blobs(self) -> tuple[str | None, ...]:
-        """A large result, and the diff of an agent's turn."""
         return (self.blob, self.change and self.change.diff)
 
 
 class CallRefused(Event, frozen=True, kw_only=True):
-    """A call that was never sent: policy, loop guard or budget refused it, or its tool is missing.
+    """A call was not sent: policy, loop guard or budget refused it, or its tool is missing.
 
-    `unapproved`: a person was asked and said no, or did not answer in time.
+    `unapproved` is true if a person was asked and said no, or did not answer in time.
     """
 
     call_id: str
@@ -363,10 +349,10 @@ class CallRefused(Event, frozen=True, kw_only=True):
 
 
 class ApprovalAsked(Event, frozen=True, kw_only=True):
-    """A person is asked whether a call may be made; `until` is when silence counts as no.
+    """A person is asked whether a call may be made; after `until`, silence counts as no.
 
-    `subject` is the client that drives, for which a yes counts; None is the operator. So many people must say yes as
-    `require` says. `cut`: the description does not show the arguments whole.
+    `subject` is the driving client, for which a yes counts; None is the operator. `require` is the number of people
+    who must say yes. `cut` is true if the description does not show the arguments in full.
     """
 
     approval_id: str
@@ -383,17 +369,17 @@ class ApprovalAsked(Event, frozen=True, kw_only=True):
     digest: str | None = None
     """The definition of the tool that the yes is about."""
     accepts: dict[str, Any] | None = None
-    """What a yes accepts (`Changes.what`), if the question is about the changes of a server and not about a call."""
+    """The changes that a yes accepts (`Changes.what`), if the question is about a server's changes and not a call."""
 
 
 class ApprovalExpired(Event, frozen=True, kw_only=True):
-    """No answer came in time: that counts as no."""
+    """No answer came in time, which counts as no."""
 
     approval_id: str
 
 
 class ScriptEnded(Event, frozen=True, kw_only=True):
-    """A script ran to its end, or into an error; the observations of a proposed script are only `claimed`."""
+    """A script ended or failed; the observations of a proposed script are only `claimed`."""
 
     iteration: int
     memory: dict[str, Any] | None = None
@@ -405,7 +391,7 @@ class ScriptEnded(Event, frozen=True, kw_only=True):
 
 
 class IterationEnded(Event, frozen=True, kw_only=True):
-    """The verdict of an iteration, with the facts behind it."""
+    """The verdict of an iteration, with its facts."""
 
     iteration: int
     verdict: Verdict
@@ -416,10 +402,14 @@ class IterationEnded(Event, frozen=True, kw_only=True):
     elapsed: float = 0.0
 
 
-class MissionWarned(Event, frozen=True, kw_only=True):
-    """As it is, the mission cannot meet these criteria (`code` is `metric_missing`), or something about its workspace.
+ISOLATION = "isolation"
 
-    That is `uncommitted` or `no_branch`, without criteria; it holds for good. `message` is for people.
+
+class MissionWarned(Event, frozen=True, kw_only=True):
+    """A warning that the mission cannot meet these criteria (`metric_missing`), or one about its workspace.
+
+    Warnings about the workspace (`uncommitted`, `no_branch`) are permanent, without criteria. `message` is for people.
+    `isolation` is no warning: it says what the agent can write, read and reach, and the last one counts.
     """
 
     iteration: int
@@ -429,7 +419,7 @@ class MissionWarned(Event, frozen=True, kw_only=True):
 
 
 class ProposerRemembered(Event, frozen=True, kw_only=True):
-    """What a proposer remembers from now on; the last one counts."""
+    """The proposer's memory from now on; the last event counts."""
 
     kind: str
     data: dict[str, Any]
@@ -438,9 +428,9 @@ class ProposerRemembered(Event, frozen=True, kw_only=True):
 class WaitBegan(Event, frozen=True, kw_only=True):
     """The mission waits; no process needs to hold it.
 
-    A mission that waits for its model asks it again at `until`, or then its `fallback` of that number; `lost` requests
-    were sent and not answered. `not_before` is when the provider wants to be asked again, and `window` what the model
-    takes at most, if it refused a request as too long.
+    A mission that waits for its model asks it again at `until`, or then asks the `fallback` with that number; `lost`
+    counts unanswered requests. `not_before` is the retry time that the provider set, and `window` the model's maximum
+    if it refused a request as too long.
     """
 
     waiting_for: WaitingFor
@@ -454,7 +444,10 @@ class WaitBegan(Event, frozen=True, kw_only=True):
 
 
 class MissionFailed(Event, frozen=True, kw_only=True):
-    """Our own code failed, or the operator must repair something; `resume` continues from here. `lost` as in a wait."""
+    """Our own code failed, or the operator must repair something; `resume` continues from here.
+
+    `lost` counts unanswered requests.
+    """
 
     error: str
     trace: str
@@ -463,8 +456,6 @@ class MissionFailed(Event, frozen=True, kw_only=True):
 
 
 class MissionEnded(Event, frozen=True, kw_only=True):
-    """The mission ended."""
-
     status: Literal["completed", "terminated"]
     verdict: Verdict
     reason: str
@@ -474,17 +465,15 @@ class MissionEnded(Event, frozen=True, kw_only=True):
 class ReportWritten(Event, frozen=True, kw_only=True):
     """The final report was stored as a blob."""
 
-    digest: str
+    BLOBS = ("digest",)
 
-    def blobs(self) -> tuple[str | None, ...]:
-        """The report."""
-        return (self.digest,)
+    digest: str
 
 
 class OperatorEvent(Event, frozen=True, kw_only=True):
-    """An order or an answer of the operator; appended at the head of the stream, so no race can refuse it.
+    """An order or answer of the operator; appended at the head of the stream, so it never loses a race.
 
-    One that ends a wait counts the seconds that it `waited` for the wall clock.
+    If it ends a wait, `waited` is the number of seconds of that wait that count for the wall clock.
     """
 
     by: str = "operator"
@@ -493,13 +482,13 @@ class OperatorEvent(Event, frozen=True, kw_only=True):
 
 
 class MissionPaused(OperatorEvent, frozen=True, kw_only=True):
-    """Stop, and stay resumable."""
+    """The operator paused the mission; it can be resumed."""
 
 
 class MissionResumed(OperatorEvent, frozen=True, kw_only=True):
-    """Continue; from now on the proposer asks `model`, if that is given.
+    """The operator resumed the mission; from now on the proposer asks `model`, if given.
 
-    With `reopens` a mission that has ended without progress continues, too.
+    With `reopens`, even a mission that ended without progress continues.
     """
 
     model: str | None = None
@@ -507,25 +496,23 @@ class MissionResumed(OperatorEvent, frozen=True, kw_only=True):
 
 
 class AbortOrdered(OperatorEvent, frozen=True, kw_only=True):
-    """End it as terminated."""
+    """The operator ended the mission as terminated."""
 
 
 class CompletionOrdered(OperatorEvent, frozen=True, kw_only=True):
-    """End it as completed; `client`: on the word of a client, and not of the operator."""
+    """The mission was marked completed by the operator or, if `client` is true, by a client."""
 
     client: bool = False
 
 
 class BudgetExtended(OperatorEvent, frozen=True, kw_only=True):
-    """New caps, by name."""
-
     caps: dict[str, float]
 
 
 class ApprovalAnswered(OperatorEvent, frozen=True, kw_only=True):
     """A person's answer: yes once, yes for these arguments, yes for this tool in this mission, or no.
 
-    `person` is the subject who answered: where two must say yes, one person counts once.
+    `person` is the subject who answered: if two people must say yes, one person counts once.
     """
 
     approval_id: str
@@ -535,7 +522,7 @@ class ApprovalAnswered(OperatorEvent, frozen=True, kw_only=True):
 
 
 class ApprovalShown(OperatorEvent, frozen=True, kw_only=True):
-    """A person has seen the arguments of a question whole."""
+    """A person has seen the full arguments of a question."""
 
     approval_id: str
     person: str
@@ -576,31 +563,50 @@ _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 
 UPCASTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-"""For each old type name, the function that turns its body into today's form.
+"""For each old type name, the function that converts its body to the current form.
 
-The type's name is the version: an event whose meaning changes gets a new name (`CallSettled2`), and the old name an
-entry here.
+The type name is the version: an event whose meaning changes gets a new name (`CallSettled2`), and the old name gets
+an entry here.
 """
+
+
+encoded = _encoder.encode
+"""The bytes of an event, as the ledger stores them."""
 
 
 def encode(event: msgspec.Struct) -> tuple[str, bytes]:
     """The type name and the bytes of an event, of a mission or of another stream, as the ledger stores them."""
-    return type(event).__name__, _encoder.encode(event)
+    return type(event).__name__, encoded(event)
 
 
 KNOWN: set[str] = {one.__name__ for one in get_args(AnyEvent)}
-"""The type names of today's events."""
+"""The type names of current events."""
 
 
 def decode(kind: str, body: bytes) -> AnyEvent:
-    """The event from stored bytes; an old one is brought into today's form.
+    """Decodes a stored event and converts old forms to the current one.
 
-    Raises `LedgerTooNew` for the event of a newer release.
+    Raises `LedgerTooNew` for an event from a newer release.
     """
     upcast = UPCASTS.get(kind)
     if upcast is not None:
         body = _encoder.encode(upcast(msgspec.json.decode(body)))
     elif kind not in KNOWN:
-        text = f"an event {kind!r} is of a newer release of Pursuit; upgrade this one"
+        text = f"event {kind!r} was written by a newer release of Pursuit; upgrade this one"
         raise LedgerTooNew(text, event=kind)
     return _decoder.decode(body)
+
+
+class Stored(Protocol):
+    @property
+    def seq(self) -> int: ...
+
+    @property
+    def type(self) -> str: ...
+
+    @property
+    def body(self) -> bytes: ...
+
+
+def decoded(stored: Iterable[Stored]) -> Iterator[AnyEvent]:
+    return (decode(one.type, one.body) for one in stored)

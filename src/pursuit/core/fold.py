@@ -1,4 +1,4 @@
-"""The fold from events to a mission's state, and to its row in a listing: what each event means.
+"""The fold from events to a mission's state and its row in a listing: the meaning of each event.
 
 Pure: no clock, no I/O, no randomness. Invariant: the cost of a step does not grow with the mission's age.
 """
@@ -17,9 +17,9 @@ from pursuit.core.best import Measured
 from pursuit.core.budgets import child_id, give_back, learnt, lend
 from pursuit.core.caps import BY_REASON
 from pursuit.core.child_admission import COMPLETED
-from pursuit.core.confirmation import Measurement
-from pursuit.core.criteria import Check, MetricThreshold, Predicate
+from pursuit.core.criteria import Check, MetricThreshold, MetricTrend, Predicate
 from pursuit.core.events import (
+    ISOLATION,
     AbortOrdered,
     ApprovalAnswered,
     ApprovalAsked,
@@ -66,35 +66,16 @@ from pursuit.core.state import (
     IterationRecord,
     MissionState,
     Standing,
-    StoredStatus,
     error_key,
     script_view,
 )
 
 
-def _count(
-    state: MissionState, event: CallSettled | ModelAnswered | IterationEnded | WaitBegan | MissionFailed | MissionEnded
-) -> None:
-    """Counts the seconds that its driver held the mission so far."""
-    state.elapsed = max(state.elapsed, event.elapsed)
-    state.counted_at = event.at
-
-
 def _intended(state: MissionState, event: CallIntended) -> None:
-    """A call is about to be sent; one that is sent again counts again."""
+    """A call is about to be sent; a repeated call counts again."""
     state.tool_calls += 1
     if event.task is not None:
         lend(state, event)
-    more = {"criterion_id": event.criterion_id, "repeatable": event.repeatable, "task": event.task}
-    _record(state, event, attempt=event.attempt, **more)
-
-
-def _refused(state: MissionState, event: CallRefused) -> None:
-    """A call was not sent."""
-    _record(state, event, outcome=event.outcome, error=event.reason, unapproved=event.unapproved)
-
-
-def _record(state: MissionState, event: CallIntended | CallRefused, **more: Any) -> None:
     if state.open is not None:
         state.open.calls[event.call_id] = CallRecord(
             call_id=event.call_id,
@@ -103,13 +84,30 @@ def _record(state: MissionState, event: CallIntended | CallRefused, **more: Any)
             args=event.args,
             purpose=event.purpose,
             order=event.order,
-            **more,
+            attempt=event.attempt,
+            criterion_id=event.criterion_id,
+            repeatable=event.repeatable,
+            task=event.task,
+        )
+
+
+def _refused(state: MissionState, event: CallRefused) -> None:
+    """A call was not sent."""
+    if state.open is not None:
+        state.open.calls[event.call_id] = CallRecord(
+            call_id=event.call_id,
+            iteration=event.iteration,
+            tool=event.tool,
+            args=event.args,
+            purpose=event.purpose,
+            order=event.order,
+            outcome=event.outcome,
+            error=event.reason,
+            unapproved=event.unapproved,
         )
 
 
 def _settled(state: MissionState, event: CallSettled) -> None:
-    """A call has an outcome; its metrics and events count."""
-    _count(state, event)
     call = state.call(event.call_id)
     if call is None:
         return
@@ -121,11 +119,11 @@ def _settled(state: MissionState, event: CallSettled) -> None:
         _child_ended(state, call, event)
     if call.tool in state.facts.tools:
         _performed(state, call, event)
-    if event.outcome == "ok" and call.purpose != "check":  # what the runtime asks itself is no work of the mission
+    if event.outcome == "ok" and call.purpose != "check":  # the runtime's own checks are not work of the mission
         state.succeeded[call.tool] = state.succeeded.get(call.tool, 0) + 1
         state.last_success[call.tool] = Source(tool=call.tool, call_id=call.call_id, iteration=call.iteration)
         if call.tool == NOTE:
-            state.conversation.notes = [*state.conversation.notes, str(call.args.get("text", ""))][-MOST_NOTES:]
+            state.conversation.notes = [*state.conversation.notes, str(call.args.get("text", ""))][-MAX_NOTES:]
     if event.outcome in ANSWERED:
         why = "reported no value" if event.outcome == "ok" else event.outcome
         state.series.reported(Gap((call.iteration, call.order), call.tool, call.call_id, why))
@@ -135,16 +133,16 @@ def _settled(state: MissionState, event: CallSettled) -> None:
 
 
 def _child_ended(state: MissionState, call: CallRecord, event: CallSettled) -> None:
-    """What a child came to; only the runtime's own event about its end counts."""
+    """Takes over a child's result; only the runtime's own event about its end counts."""
     child = state.children.get(child_id(call.task or ""))
     if child is None or event.outcome != "ok":
         return
     child.completed = any(one.get("event_name") == COMPLETED for one in event.events)
-    child.metrics = dict(leaves(event.metrics))
+    child.metrics = leaves(event.metrics)
 
 
 def _performed(state: MissionState, call: CallRecord, event: CallSettled) -> None:
-    """Counts what a proposer reports that its own call used. What it does not report is unknown, not zero."""
+    """Counts the usage that a proposer reports for its own call. Missing amounts are unknown, not zero."""
     call.change = event.change
     state.protected_turns += event.change is not None and bool(event.change.protected)
     if event.outcome == "failed":  # it was not sent
@@ -157,11 +155,11 @@ def _performed(state: MissionState, call: CallRecord, event: CallSettled) -> Non
 
 
 ANSWERED = frozenset({"ok", "failed", "timed_out", "unknown"})
-"""The outcomes of calls that were made: after one of them, what the tool reported before is out of date."""
+"""The outcomes of calls that were made: after any of them, the tool's earlier values are out of date."""
 
 
 def _guard(state: MissionState, call: CallRecord) -> None:
-    """Counts identical calls in a row while nothing changed: only a result seen before lets the count grow."""
+    """Counts identical calls in a row without any change: the count grows only if the result was seen before."""
     key = call.key
     changed = call.digest not in state.results_seen
     state.guard_count = 1 if key != state.guard_key or changed else state.guard_count + 1
@@ -172,21 +170,22 @@ def _guard(state: MissionState, call: CallRecord) -> None:
 def _learn(
     state: MissionState, metrics: dict[str, Any], events: list[dict[str, Any]], *, tool: str, call_id: str, order: int
 ) -> None:
-    """Takes metrics and events into the state, each with its source."""
-    iteration = state.current_index
+    iteration = state.iteration_count if state.open is None else state.open.index
+    place = (iteration, order)
     for name, value in metrics.items():
-        # The call that was proposed later wins, not the one that happened to come back later.
-        if (iteration, order) >= state.metric_order.get(name, (0, 0)):
+        # The call that was proposed later wins, not the call that returned later.
+        if name not in state.metric_order or place >= state.metric_order[name]:
             state.metrics[name] = value
-            state.metric_order[name] = (iteration, order)
-    found = dict(leaves(metrics))
+            state.metric_order[name] = place
+    found = leaves(metrics)
     for name, value in found.items():
         point = Point(iteration, order, value, tool, call_id)
         state.series.add(name, point)
         _near(state, name, point)
-    if state.open is not None and (named := {name: found[name] for name in state.best_points.names if name in found}):
+    points = state.best_points
+    if state.open is not None and (named := {name: found[name] for name in points.names if name in found}):
         state.open.measured[call_id] = named
-        if state.confirms or state.best_points.has_retests(tool):
+        if state.confirms or (points.tool is not None and points.has_retests(tool)):
             _confirm(state, named, Point(iteration, order, 0.0, tool, call_id))
     for event in events:
         state.events.add(event["event_name"], tool=tool, call_id=call_id, iteration=iteration)
@@ -196,11 +195,11 @@ def _near(state: MissionState, name: str, point: Point) -> None:
     for criterion in state.thresholds:
         if criterion.metric == name and source_matches(criterion.source, point.tool):
             key, far = criterion.criterion_id, distance(criterion, point.value)
-            state.nearest[key] = min(far, state.nearest.get(key, far))
+            if key not in state.nearest or far < state.nearest[key]:
+                state.nearest[key] = far
 
 
 def _confirm(state: MissionState, metrics: dict[str, float], at: Point) -> None:
-    """Counts the values of thresholds that fresh measurements decide."""
     points = state.best_points
     retested = points.has_retests(at.tool)
     reported = [one for one in state.thresholds if one.metric in metrics and source_matches(one.source, at.tool)]
@@ -214,25 +213,24 @@ def _confirm(state: MissionState, metrics: dict[str, float], at: Point) -> None:
             wanted = [one for one in wanted if one.confirm]
     missed = {one.criterion_id for one in reported if one.required and not holds(one, metrics[one.metric])}
     for criterion in wanted:
-        one = Measurement(
-            criterion=criterion,
+        state.confirmations.learn(
+            criterion,
+            msgspec.structs.replace(at, value=metrics[criterion.metric]),
             key=key,
             args=dict(args),
-            point=msgspec.structs.replace(at, value=metrics[criterion.metric]),
             worthwhile=missed <= {criterion.criterion_id},
             noisy=points.noisy is True,
         )
-        state.confirmations.learn(one)
 
 
-MOST_NOTES = 100
+MAX_NOTES = 100
 PROPOSER_DONE = "proposer_done"
 EXTENDABLE = frozenset({*BY_REASON, PROPOSER_DONE})
-"""The reasons of ends after which a higher cap reopens a mission."""
+"""The reasons of an end that a higher cap reverses: the mission reopens."""
 
-MOST_TRAIL = 100
-"""The points of a trend at most: comparing all pairs of them takes half a millisecond."""
-MOST_UNCHANGED = 300  # ten, the largest backoff, to this power is still a floating point number
+MAX_TRAIL = 100
+"""The most points of a trend: comparing all pairs takes half a millisecond."""
+MAX_UNCHANGED = 300  # ten, the largest backoff, to this power still fits a float
 
 
 def fold(events: Iterable[Event]) -> MissionState | None:
@@ -244,13 +242,19 @@ def fold(events: Iterable[Event]) -> MissionState | None:
 
 
 def advance(state: MissionState | None, event: Event) -> MissionState:
-    """The state after one more event; it is the same object, changed."""
+    """Applies one more event; changes the state in place and returns it."""
     if state is None:
         if not isinstance(event, MissionCreated):
             raise ValueError(f"a mission begins with MissionCreated, not {type(event).__name__}")
         state = _created(event)
     else:
-        _STEPS[type(event)](state, event)
+        counts, steps = _FOLDS[type(event)]
+        if counts:  # seconds that the driver has held the mission so far
+            counted: Any = event
+            state.elapsed = max(state.elapsed, counted.elapsed)
+            state.counted_at = event.at
+        for step in steps:
+            step(state, event)
     state.seq += 1
     return state
 
@@ -261,14 +265,22 @@ def _created(event: MissionCreated) -> MissionState:
     mission = Mission(**whole)
     facts = event.facts or facts_before(data["proposer"])
     caps = mission.budget.caps
+    criteria = tuple(mission.criteria)
+    asks = any(isinstance(c, Check | Predicate) for c in criteria)
     thresholds = tuple(one for one in mission.criteria if isinstance(one, MetricThreshold))
     return MissionState(
         mission=mission,
         facts=facts,
         tools=tuple(event.tools),
+        criteria=criteria,
         thresholds=thresholds,
+        counting=tuple(one for one in criteria if not isinstance(one, MetricThreshold) or one.confirm),
+        unseen=tuple(one for one in criteria if isinstance(one, MetricThreshold | MetricTrend)),
+        picks=mission.picks,
+        joins=any(one.same_call for one in thresholds),
+        gives_up=asks or mission.picks,
         confirms=any(one.confirm for one in thresholds),
-        asks=any(isinstance(c, Check | Predicate) for c in mission.criteria),
+        asks=asks,
         news_counts=any(c.required and not isinstance(c, MetricThreshold) for c in mission.criteria),
         stagnation=mission.stagnation(facts),
         parameters=event.parameters,
@@ -295,8 +307,7 @@ def _run_claimed(state: MissionState, event: RunClaimed) -> None:
     state.driver = event.driver
     state.handed_in = event.proposal
     state.mode = event.mode or state.mode
-    state.counted_at = event.at  # what it waited before is in `waited`
-    _stands_claimed(state, event)
+    state.counted_at = event.at  # `waited` has the wait before the claim
 
 
 def _stands_claimed(standing: Standing, event: RunClaimed) -> None:
@@ -310,7 +321,7 @@ def _stands_claimed(standing: Standing, event: RunClaimed) -> None:
 
 
 def drivers_with(state: MissionState, driver: Identity | None) -> tuple[str, ...]:
-    """The tokens whose policy holds for a run of this driver; what a run before has begun keeps that run's."""
+    """The tokens whose policy applies to a run of this driver; an open iteration keeps those of its run."""
     before = state.drivers if state.open is not None else ()
     own = () if driver is None or driver.credential is None else (driver.credential,)
     return tuple(dict.fromkeys([*before, *own]))
@@ -323,13 +334,12 @@ def _running(standing: Standing) -> None:
 
 
 def _works(standing: Standing, _event: IterationProposed | TurnContinued | ModelAsked) -> None:
-    """The proposer is asked or has answered, so a wait is over."""
+    """The proposer is asked or has answered, so any wait is over."""
     if standing.status == "waiting":
         _running(standing)
 
 
 def _proposed(state: MissionState, event: IterationProposed) -> None:
-    _works(state, event)
     state.handed_in = None
     state.conversation.unanswered = 0
     view = script_view(state) if event.script is not None else None
@@ -342,7 +352,7 @@ def _proposed(state: MissionState, event: IterationProposed) -> None:
         turn_over=over,
         failed=list(event.failed),
         view=view,
-        guarded_proposer=state.facts.guarded,
+        guarded=not event.own_script if event.script is not None else state.facts.guarded,
     )
     if event.failed:
         state.proposer_failures += 1
@@ -352,8 +362,6 @@ def _proposed(state: MissionState, event: IterationProposed) -> None:
 
 
 def _continued(state: MissionState, event: TurnContinued) -> None:
-    """A further answer in the same turn."""
-    _works(state, event)
     state.conversation.unanswered = 0
     if state.open is None:
         return
@@ -369,7 +377,7 @@ def _continued(state: MissionState, event: TurnContinued) -> None:
 
 
 def _answer_led_to(state: MissionState, event: IterationProposed | TurnContinued) -> None:
-    """Ties the calls to the answer that wanted them."""
+    """Links the calls to the answer that requested them."""
     iteration = state.open
     last = state.conversation.exchanges[-1] if state.conversation.exchanges else None
     if iteration is None or last is None or last.iteration != event.iteration or last.planned:
@@ -384,7 +392,7 @@ def _conversation_began(state: MissionState, event: ConversationBegan) -> None:
 
 
 def _model_asked(state: MissionState, event: ModelAsked) -> None:
-    """A request may be sent again, and that is counted: the one before was sent, too. Meanwhile the mission runs."""
+    """A repeated request counts again, because the previous one was sent, too. Meanwhile the mission runs."""
     talk = state.conversation
     _not_answered(state, 1)
     talk.in_flight = (event.estimate, event.estimate_usd)
@@ -396,11 +404,10 @@ def _model_asked(state: MissionState, event: ModelAsked) -> None:
         talk.asking = Exchange(
             iteration=event.iteration, attempt=event.attempt, said=event.said, words_told=event.words_told
         )
-    _works(state, event)
 
 
 def _not_answered(state: MissionState, requests: int) -> None:
-    """Counts requests that were sent and not answered as their estimate: the provider may charge for them."""
+    """Counts unanswered requests by their estimate: the provider may charge for them."""
     talk = state.conversation
     tokens, dollars = talk.in_flight
     state.tokens += requests * tokens
@@ -411,7 +418,6 @@ def _not_answered(state: MissionState, requests: int) -> None:
 
 def _model_answered(state: MissionState, event: ModelAnswered) -> None:
     talk = state.conversation
-    _count(state, event)
     state.tokens += event.tokens
     talk.cached_tokens += event.cached
     state.cost_usd = round(state.cost_usd + (event.cost_usd or 0.0), 9)  # ten times 0.1 is 1
@@ -428,10 +434,7 @@ def _model_answered(state: MissionState, event: ModelAnswered) -> None:
     if event.error is not None:
         return
     if event.read:
-        talk.counted_size, talk.counted_tokens = (
-            talk.question_size,
-            event.read,
-        )
+        talk.counted_size, talk.counted_tokens = talk.question_size, event.read
     if talk.began is not None and asked is not None:
         talk.words_told = asked.words_told
         asked.answered = event
@@ -439,7 +442,7 @@ def _model_answered(state: MissionState, event: ModelAnswered) -> None:
 
 
 def _compacted(state: MissionState, event: ConversationCompacted) -> None:
-    """Forgets the exchanges that the summary replaces; the size of the next request is not known from the last."""
+    """Drops the exchanges that the summary replaces; the last request no longer tells the size of the next."""
     talk = state.conversation
     del talk.exchanges[: event.replaced]
     talk.compactions += 1
@@ -450,7 +453,7 @@ def _compacted(state: MissionState, event: ConversationCompacted) -> None:
 
 
 def _approval(state: MissionState, event: ApprovalAsked | ApprovalExpired | ApprovalAnswered | ApprovalShown) -> None:
-    """The mission goes on once no question is open."""
+    """The mission continues once no question is open."""
     state.approvals.apply(event)
     if state.waiting_for == "approval" and not state.approvals.open():
         _running(state)
@@ -464,7 +467,7 @@ def _script_ended(state: MissionState, event: ScriptEnded) -> None:
         return
     order = len(state.open.calls) if state.open is not None else 0
     call_id = f"{SCRIPT_SOURCE}-{event.iteration}"
-    # A script observes what it wants to: only a new value of the same name, or an error, puts an old one out of date.
+    # A script reports only what it chooses: only a new value of the same name, or an error, makes an old one stale.
     for name in event.observed if event.error is None else ("",):
         place = (state.current_index, order)
         state.series.reported(Gap(place, SCRIPT_SOURCE, call_id, event.error or "has no such element"), name)
@@ -474,13 +477,13 @@ def _script_ended(state: MissionState, event: ScriptEnded) -> None:
 
 
 def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
-    _count(state, event)
     iteration, state.open = state.open, None
     if state.approvals.asked:
         state.approvals.end_iteration()
     state.conversation.answers = {}
     state.conversation.fallback = 0
-    _stands_iterated(state, event)
+    if state.unseen:
+        state.unseen = tuple([one for one in state.unseen if state.series.latest(one.metric, one.source) is None])
     state.last_ended = event
     if not state.terminal:
         state.verdict, state.verdict_reason = event.verdict, event.reason
@@ -499,10 +502,10 @@ def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
     for tool, error in iteration.errors():
         state.errors_seen.add(error_key(tool, error))
     if not state.news_counts and state.mission.pace is None:
-        return  # whether the outputs are new matters to no rule then
+        return  # no rule depends on new outputs then
     outputs = iteration.outputs()
     seen = outputs in state.outputs_seen
-    state.unchanged = min(state.unchanged + 1, MOST_UNCHANGED) if seen else 0
+    state.unchanged = min(state.unchanged + 1, MAX_UNCHANGED) if seen else 0
     if state.news_counts:
         state.news = not event.facts.checkpoint and (state.news or state.is_new(iteration))
         state.shapes_seen.add(iteration.shape())
@@ -514,15 +517,17 @@ def _stands_iterated(standing: Standing, event: IterationEnded) -> None:
 
 
 def _measured(state: MissionState, iteration: IterationRecord) -> list[Measured]:
-    """The calls that reported a metric that matters, in the order in which they were proposed."""
+    """The calls that reported a metric of a threshold or goal, in the order in which they were proposed."""
     found: list[tuple[int, Measured]] = []
     for call_id, metrics in iteration.measured.items():
         call = iteration.calls.get(call_id)
         tool, args = (SCRIPT_SOURCE, {}) if call is None else (call.tool, call.args)
-        key = call.key if call is not None and state.best_points.has_retests(tool) else ""
+        searched = call is not None and state.best_points.tool is not None and state.best_points.has_retests(tool)
+        key = call.key if call is not None and searched else ""
         one = Measured(iteration=iteration.index, call_id=call_id, tool=tool, args=args, metrics=metrics, key=key)
         found.append((len(iteration.calls) if call is None else call.order, one))
-    found.sort(key=itemgetter(0))
+    if len(found) > 1:
+        found.sort(key=itemgetter(0))
     return [one for _order, one in found]
 
 
@@ -530,8 +535,10 @@ def _checkpoint(state: MissionState, event: IterationEnded) -> None:
     state.checkpoints += 1
     state.checkpoint_at = event.at
     state.no_progress = event.facts.no_progress
-    state.ever_met.update([one.criterion_id for one in event.criteria if one.status == "met"])
-    for criterion in state.mission.criteria:
+    for one in event.criteria:
+        if one.status == "met":
+            state.ever_met.add(one.criterion_id)
+    for criterion in state.counting:
         if (result := state.results.get(criterion.criterion_id)) is None:
             continue
         if isinstance(criterion, Check):
@@ -541,24 +548,26 @@ def _checkpoint(state: MissionState, event: IterationEnded) -> None:
         if (now := risen(state, criterion, result)) is not None:
             state.levels[criterion.criterion_id] = now
     for criterion_id, far in state.nearest.items():
-        state.least[criterion_id] = min(far, state.least.get(criterion_id, far))
+        if criterion_id not in state.least or far < state.least[criterion_id]:
+            state.least[criterion_id] = far
         if state.stagnation is not None:
-            state.trail.setdefault(criterion_id, deque(maxlen=MOST_TRAIL)).append(far)
+            state.trail.setdefault(criterion_id, deque(maxlen=MAX_TRAIL)).append(far)
     state.nearest = {}
 
 
 def _warned(state: MissionState, event: MissionWarned) -> None:
-    state.raised = (*state.raised, event)
+    if event.code == ISOLATION:
+        state.isolation = event.message
+    else:
+        state.raised = (*state.raised, event)
 
 
 def _wait_began(state: MissionState, event: WaitBegan) -> None:
     talk = state.conversation
-    _count(state, event)
-    _stands_waiting(state, event)
     if event.waiting_for == "approval" and state.facts.tools:
         state.approvals.keep()
     if event.waiting_for in ("model", "input", "budget"):
-        _not_answered(state, event.lost)  # nothing is in flight any more, and what was refused is not charged
+        _not_answered(state, event.lost)  # nothing is in flight now, and refused requests are not charged
     if event.waiting_for == "model":
         talk.outages += 1
         talk.fallback = talk.fallback if event.fallback is None else event.fallback
@@ -576,20 +585,13 @@ def _stands_waiting(standing: Standing, event: WaitBegan) -> None:
 
 
 def _failed(state: MissionState, event: MissionFailed) -> None:
-    _count(state, event)
     _not_answered(state, event.lost)
-    _stands_failed(state, event)
 
 
 def _stands_failed(standing: Standing, event: MissionFailed) -> None:
     if not standing.terminal:
         standing.status = "failed"
         standing.failure = event
-
-
-def _ended(state: MissionState, event: MissionEnded) -> None:
-    _count(state, event)
-    _stands_ended(state, event)
 
 
 def _stands_ended(standing: Standing, event: MissionEnded) -> None:
@@ -602,12 +604,12 @@ def _stands_ended(standing: Standing, event: MissionEnded) -> None:
 
 
 def _report_written(state: MissionState, event: ReportWritten) -> None:
-    if state.closed:  # a budget that was extended at the same moment has made it out of date
+    if state.closed:  # otherwise a concurrent extension of the budget has made it stale
         state.report = event.digest
 
 
 def _hear(state: MissionState, event: OperatorEvent) -> None:
-    """Keeps what the operator said, for the model's next request."""
+    """Keeps the operator's message for the model's next request."""
     if event.reason:
         state.words = [*state.words, event.reason]
 
@@ -623,7 +625,7 @@ def _paused(state: MissionState, event: MissionPaused) -> None:
 
 
 def _end_wait(state: MissionState, event: OperatorEvent) -> None:
-    """Ends a wait, and counts it; a driver that holds the mission counts the same seconds in its next event."""
+    """Ends a wait and counts it; a driver that holds the mission counts the same seconds in its next event."""
     if state.waiting_for is not None:
         state.elapsed += event.waited
     state.waiting_for = state.wait_detail = state.wait_until = None
@@ -635,7 +637,6 @@ def _resumed(state: MissionState, event: MissionResumed) -> None:
         state.mission, state.conversation.fallback = state.mission.with_model(event.model), 0
     if event.reopens and state.can_go_on:
         state.no_progress, state.proposer_failures, state.trail = 0, 0, {}
-    _stands_resumed(state, event)
 
 
 def _stands_resumed(standing: Standing, event: MissionResumed) -> None:
@@ -674,7 +675,7 @@ def _reopened(standing: Standing, by: str) -> None:
     standing.closed = False
 
 
-_STANDS: dict[type[Any], Callable[[Standing, Any], None]] = {
+_STANDS: Mapping[type[Any], Callable[[Standing, Any], None]] = {
     RunClaimed: _stands_claimed,
     ModelAsked: _works,
     IterationProposed: _works,
@@ -685,18 +686,20 @@ _STANDS: dict[type[Any], Callable[[Standing, Any], None]] = {
     MissionEnded: _stands_ended,
     MissionResumed: _stands_resumed,
 }
-"""What the events of a driver change in where a mission stands."""
+"""How the events of a driver change the standing of a mission, after their step."""
 
 
 _fields_of_standing = attrgetter(*Standing.__slots__)
 
 
 def standing_after(state: MissionState, events: Sequence[Event]) -> Standing:
-    """Where a mission stands once these events of a driver are folded; the state stays as it is."""
+    """The standing of a mission once these events of a driver are folded; the state does not change."""
     standing: Standing | None = None
     for event in events:
-        step = _STANDS.get(type(event))
-        if step is None or (standing is None and step is _works and state.status == "running"):
+        if type(event) not in _STANDS:
+            continue
+        step = _STANDS[type(event)]
+        if standing is None and step is _works and state.status == "running":
             continue  # it changes nothing
         standing = standing or Standing(*_fields_of_standing(state))
         step(standing, event)
@@ -707,7 +710,7 @@ def _remembered(state: MissionState, event: ProposerRemembered) -> None:
     state.remembered = event.data
 
 
-_STEPS: dict[type[Any], Callable[[MissionState, Any], None]] = {
+_STEPS: Mapping[type[Any], Callable[[MissionState, Any], None]] = {
     RunClaimed: _run_claimed,
     ConversationBegan: _conversation_began,
     ModelAsked: _model_asked,
@@ -727,7 +730,6 @@ _STEPS: dict[type[Any], Callable[[MissionState, Any], None]] = {
     MissionWarned: _warned,
     WaitBegan: _wait_began,
     MissionFailed: _failed,
-    MissionEnded: _ended,
     ReportWritten: _report_written,
     MissionPaused: _paused,
     MissionResumed: _resumed,
@@ -738,13 +740,19 @@ _STEPS: dict[type[Any], Callable[[MissionState, Any], None]] = {
 }
 
 
+_FOLDS: Mapping[type[Any], tuple[bool, Sequence[Callable[[MissionState, Any], None]]]] = {
+    kind: ("elapsed" in kind.__struct_fields__, [step for step in (_STEPS.get(kind), _STANDS.get(kind)) if step])
+    for kind in (*_STEPS, *_STANDS)
+}
+"""For each event: whether it counts seconds, and its steps."""
+
+
 DIRECTIVE_PREVIEW = 500
 
 
 class Listing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """The row of a mission in a listing; each append keeps it up to date."""
+    """A mission's row without its status; fields that do not apply are absent. Each append stores it."""
 
-    status: StoredStatus
     directive: str
     iteration_count: int
     waiting_for: WaitingFor | None = None
@@ -757,19 +765,19 @@ class Listing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     share: list[str] = []
     queue: str = QUEUE
 
-    def summary(self) -> dict[str, Any]:
-        """What the listing shows beside the status; what does not apply is left out."""
-        summary = msgspec.to_builtins(self)
-        del summary["status"]
-        return summary
+
+Shown = tuple[Any, ...]
+shown_of: Callable[[Standing], Shown] = attrgetter(
+    *("status", "iteration_count", "waiting_for", "wait_until", "wait_detail", "run_goal", "background")
+)
+"""The fields of a mission's row that change."""
 
 
-def listing_of(state: MissionState, ahead: Sequence[Event] = ()) -> Listing:
-    """The row of a mission, once the events of its driver that are `ahead` are stored."""
-    at = standing_after(state, ahead)
+def listing_of(state: MissionState, at: Standing | None = None) -> Listing:
+    """The row of a mission for this state, or for a later standing (`standing_after`)."""
+    at = at or state
     mission = state.mission
     return Listing(
-        at.status,
         mission.directive[:DIRECTIVE_PREVIEW],
         at.iteration_count,
         at.waiting_for,
@@ -785,10 +793,10 @@ def listing_of(state: MissionState, ahead: Sequence[Event] = ()) -> Listing:
 
 
 def cut_short(status: str, summary: Mapping[str, Any], now: float) -> bool:
-    """Whether a row shows a run that stopped, or may still be running, before it reached its goal.
+    """True if a row shows a run that stopped, or may still be running, before it reached its goal.
 
-    A question without an answer in time is a reason to continue: its call is then refused. A task that the mission
-    waits for may have ended meanwhile.
+    An expired question is a reason to continue: its call is then refused. A task that the mission waits for may have
+    ended meanwhile.
     """
     waiting_for = summary.get("waiting_for") if status == "waiting" else None
     expired = waiting_for == "approval" and now >= summary.get("wait_until", math.inf)
@@ -798,9 +806,9 @@ def cut_short(status: str, summary: Mapping[str, Any], now: float) -> bool:
 
 
 def due_in(state: MissionState, now: float) -> float | None:
-    """Seconds until a driver has something to do; None if it has nothing to do without someone's word.
+    """Seconds until a driver has something to do; None if someone must act first.
 
-    A mission that waits for a task is due when the task has ended, or at the latest when its own time is over.
+    A mission that waits for a task is due when the task has ended, or at the latest when its own time is up.
     """
     if state.terminal:
         return None if state.closed else 0.0
@@ -813,5 +821,5 @@ def due_in(state: MissionState, now: float) -> float | None:
 
 
 def summary_of(state: MissionState) -> dict[str, Any]:
-    """What a listing shows beside the status, as of this state."""
-    return listing_of(state).summary()
+    """The fields of a listing beside the status, for this state."""
+    return msgspec.to_builtins(listing_of(state))

@@ -1,7 +1,7 @@
 """The events of a gateway: calls that may write, refusals, and questions to a person. Pure.
 
-Invariant: an event that was written once can be read for ever; no secret and no large value gets into one. The
-arguments of a question that its event does not hold whole are in a blob.
+Invariant: a stored event stays readable for ever and contains neither secrets nor large values. A blob has the
+arguments of a question if they do not fit into its event.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class GatewayEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class GatewayOpened(GatewayEvent, frozen=True, kw_only=True):
-    """A gateway began to serve; written with its first event."""
+    """A gateway started; written with its first event."""
 
     servers: list[str]
     by: str
@@ -48,7 +48,7 @@ class GatewayCallSettled(GatewayEvent, frozen=True, kw_only=True):
 
 
 class GatewayCallRefused(GatewayEvent, frozen=True, kw_only=True):
-    """A call that was not sent."""
+    """A call was not sent."""
 
     tool: str
     args: dict[str, Any]
@@ -57,9 +57,9 @@ class GatewayCallRefused(GatewayEvent, frozen=True, kw_only=True):
 
 
 class GatewayApprovalAsked(GatewayEvent, frozen=True, kw_only=True):
-    """A person is asked whether a call of `who` may be made; `until` is when silence counts as no.
+    """A person is asked whether a call of `who` may be made; after `until`, silence counts as no.
 
-    `whole` is the digest of the arguments as they are, where `args` lack a part. `cut`: so does the description.
+    `whole` is the digest of the full arguments if `args` omit a part. `cut` is true if the description omits a part.
     """
 
     approval_id: str
@@ -76,13 +76,13 @@ class GatewayApprovalAsked(GatewayEvent, frozen=True, kw_only=True):
     cut: bool = False
     digest: str | None = None
     accepts: dict[str, Any] | None = None
-    """What a yes accepts (`Changes.what`), if the question is about the changes of a server and not about a call."""
+    """The changes that a yes accepts (`Changes.what`), if the question is about a server's changes and not a call."""
 
 
 class GatewayApprovalAnswered(GatewayEvent, frozen=True, kw_only=True):
     """A person's answer. A no counts, or a yes from as many people (`person`) as are required.
 
-    `audited`: the audit has a line about it; it has none of an expiry, and of answers in older ledgers.
+    `audited` is true if the audit has an entry for it; expiries and answers in older ledgers lack one.
     """
 
     approval_id: str
@@ -95,7 +95,7 @@ class GatewayApprovalAnswered(GatewayEvent, frozen=True, kw_only=True):
 
 
 class GatewayApprovalShown(GatewayEvent, frozen=True, kw_only=True):
-    """A person has seen the arguments of a question whole."""
+    """A person has seen the full arguments of a question."""
 
     approval_id: str
     by: str
@@ -103,7 +103,7 @@ class GatewayApprovalShown(GatewayEvent, frozen=True, kw_only=True):
 
 
 class GatewayApprovalUsed(GatewayEvent, frozen=True, kw_only=True):
-    """A call used the answer; an answer for one call holds for no other."""
+    """A call used the answer; an answer for one call is valid only once."""
 
     approval_id: str
 

@@ -1,22 +1,20 @@
-"""What happened in a mission, as typed rows: its iterations with their calls, questions and model turns. Pure.
+"""The history of a mission as typed rows: its iterations with their calls, questions and model turns. Pure.
 
-Reports, histories, timelines and shared files are made of these rows. A row holds the events that it joins: a call its
-intent, the question about it and its end. `Iteration` and `Call` are what people and programs read of them.
+Reports, histories, timelines and shared files are made of these rows. A row joins events: that of a call has its
+intent, the question about it and its end. `Iteration` and `Call` are the forms for people and programs.
 """
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import msgspec
 from msgspec import UNSET
 
-from pursuit.core.approvals import GRANTS, Yes, agreed
+from pursuit.core.approvals import Approval, Questions
 from pursuit.core.events import (
-    AnyEvent,
     ApprovalAnswered,
     ApprovalAsked,
     ApprovalExpired,
@@ -31,35 +29,28 @@ from pursuit.core.events import (
     ModelAsked,
     Outcome,
     ScriptEnded,
+    Stored,
     TurnContinued,
     decode,
 )
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What people and programs read: its fields in their order are its JSON, without those that have their default."""
+    """Base of rows for people and programs: JSON of the fields in order, without those that have their default."""
 
     def as_json(self) -> dict[str, Any]:
-        """Its JSON."""
         return msgspec.to_builtins(self, enc_hook=lambda value: value.as_json())
 
 
 def iso(moment: float | None) -> str | None:
-    """A moment in ISO 8601, to the millisecond."""
+    """A time in ISO 8601, to the millisecond."""
     if moment is None:
         return None
-    seconds, milliseconds = divmod(round(moment * 1e6) // 1000, 1000)
-    return f"{_second(seconds)}.{str(1000 + milliseconds)[1:]}+00:00"
-
-
-@lru_cache(maxsize=1024)
-def _second(moment: int) -> str:
-    """Most moments of a report share their second with others, and writing one takes long."""
-    return datetime.datetime.fromtimestamp(moment, tz=datetime.UTC).isoformat()[:19]
+    return datetime.datetime.fromtimestamp(moment, tz=datetime.UTC).isoformat(timespec="milliseconds")
 
 
 class Call(Shown, frozen=True, kw_only=True):
-    """A call of a tool; a field without a value was not asked for, or the call has none."""
+    """A call of a tool; fields that were not requested, or do not apply, are absent."""
 
     call_id: str = ""
     iteration: int | None = None
@@ -73,12 +64,12 @@ class Call(Shown, frozen=True, kw_only=True):
     outcome: Outcome | None = None
     seconds: float | None = None
     result: Any = UNSET
-    """What the tool returned, as MCP has it; of a large result the beginning, as text."""
+    """The tool's MCP result; for a large result, its beginning as text."""
     error: str | None = None
     metrics: dict[str, Any] = {}
     events: list[dict[str, Any]] = []
     reason: Any = UNSET
-    """Why it was refused, or its outcome is not known; None if nobody knows."""
+    """Why it was refused, or why its outcome is unknown; None without a known reason."""
 
 
 class ProposedCall(Shown, frozen=True, kw_only=True):
@@ -89,7 +80,7 @@ class ProposedCall(Shown, frozen=True, kw_only=True):
 
 
 class Strategy(Shown, frozen=True, kw_only=True):
-    """What was proposed for an iteration, by whom and why; `failed` are the reasons why nothing was."""
+    """The proposal of an iteration, its proposer and rationale; `failed` has the reasons why nothing was proposed."""
 
     proposer: str | None = None
     script: str | None = None
@@ -107,7 +98,7 @@ class Observed(Shown, frozen=True, kw_only=True):
 
 
 class ScriptOutcome(Shown, frozen=True, kw_only=True):
-    """What a script printed and observed; what a proposed script observed is only `claimed`."""
+    """The output and observations of a script; those of a proposed script are only `claimed`."""
 
     error: str | None = None
     printed: str = ""
@@ -116,7 +107,7 @@ class ScriptOutcome(Shown, frozen=True, kw_only=True):
 
 
 class Iteration(Shown, frozen=True, kw_only=True):
-    """An iteration. Its calls, criteria and observations are there if they were asked for."""
+    """An iteration. Its calls, criteria and observations are present if they were requested."""
 
     index: int = msgspec.field(name="iteration_index")
     """Its number, from 0."""
@@ -128,129 +119,74 @@ class Iteration(Shown, frozen=True, kw_only=True):
     verdict_reason: str | None = None
     ended_at: str | None = None
     rationale: Any = UNSET
-    """The words of who proposed, or of the verdict; None without them."""
+    """The rationale of the proposer or of the verdict; None without one."""
     checkpoint: bool | None = None
-    """Whether its criteria were evaluated."""
+    """True if its criteria were evaluated."""
     criteria: list[CriterionResult] | None = None
     observation: Observed | None = None
 
 
-class Stored(Protocol):
-    """An event as a ledger gives it."""
-
-    @property
-    def seq(self) -> int:
-        """Its number in the stream."""
-        ...
-
-    @property
-    def type(self) -> str:
-        """The name of its kind."""
-        ...
-
-    @property
-    def body(self) -> bytes:
-        """Its JSON."""
-        ...
-
-
-def decoded(stored: Iterable[Stored]) -> Iterator[AnyEvent]:
-    """The events of a stored stream."""
-    return (decode(one.type, one.body) for one in stored)
-
-
 class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A row; it never changes. `seq` is the number of the event that begins it."""
+    """An immutable row; `seq` is the number of its first event."""
 
     seq: int = 0
 
 
-class ApprovalQuestion(Row, frozen=True, kw_only=True, gc=False):
-    """A question to a person about a call, and what was said."""
-
-    asked: ApprovalAsked
-    answers: tuple[ApprovalAnswered, ...] = ()
-    expired: ApprovalExpired | None = None
-
-    @property
-    def end(self) -> tuple[str, str | None, ApprovalAnswered | ApprovalExpired] | None:
-        """The answer that counts, who gave it, and the event that closed the question; None while it is open.
-
-        A no counts at once; a yes counts once as many people said it as are required.
-        """
-        said: dict[str, Yes] = {}
-        for event in self.answers:
-            if event.answer not in GRANTS:
-                return event.answer, event.by, event
-            said.setdefault(event.person or event.by, Yes(event.answer, event.by))
-            if (together := agreed(said, self.asked.require)) is not None:
-                return together[0], together[1], event
-        return None if self.expired is None else ("expired", None, self.expired)
-
-
 class CallRow(Row, frozen=True, kw_only=True, gc=False):
-    """A call that was asked about, intended or refused, and its end."""
+    """A call with its question, its intent or refusal, and its end."""
 
     call_id: str
     at: float
-    """When it began: it was asked about, intended or refused."""
+    """The time of its question, intent or refusal, whichever came first."""
     intended: CallIntended | None = None
-    question: ApprovalQuestion | None = None
+    question: Approval | None = None
     end: CallSettled | CallRefused | None = None
 
     @property
-    def said(self) -> CallIntended | CallRefused | ApprovalAsked:
-        """The event that says what is called."""
+    def said(self) -> CallIntended | CallRefused | Approval:
+        """The event or approval with the tool and the arguments of the call."""
         if self.intended is not None:
             return self.intended
         if isinstance(self.end, CallRefused):
             return self.end
         assert self.question is not None  # noqa: S101 - a row begins with one of the three
-        return self.question.asked
+        return self.question
 
     @property
     def iteration(self) -> int:
-        """The iteration that it belongs to."""
-        return self.said.iteration
+        return self.said.iteration or 0
 
     @property
     def tool(self) -> str:
-        """The tool that is called."""
         return self.said.tool
 
     @property
-    def args(self) -> dict[str, Any]:
-        """Its arguments."""
+    def args(self) -> Mapping[str, Any]:
         return self.said.args
 
     @property
     def settled(self) -> CallSettled | None:
-        """Its outcome, if it was sent and has one."""
         return self.end if isinstance(self.end, CallSettled) else None
 
     @property
     def outcome(self) -> Outcome | None:
-        """What came of it; None while it is under way."""
         return None if self.end is None else self.end.outcome
 
     @property
     def error(self) -> str | None:
-        """Why it failed or was refused."""
         return self.end.reason if isinstance(self.end, CallRefused) else None if self.end is None else self.end.error
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for a person's answer."""
-        return self.intended is None and self.end is None and self.question is not None and self.question.end is None
+        return self.intended is None and self.end is None and self.question is not None and self.question.answer is None
 
     def shown(self) -> Call:
-        """The call with its result."""
         said, end = self.said, self.end
         row = Call(
             call_id=self.call_id,
             tool=self.tool,
             args=self.args,
-            purpose=None if isinstance(said, ApprovalAsked) else said.purpose,
+            purpose=None if isinstance(said, Approval) else said.purpose,
             outcome=self.outcome,
         )
         if isinstance(end, CallRefused):
@@ -262,15 +198,14 @@ class CallRow(Row, frozen=True, kw_only=True, gc=False):
 
 
 class ModelTurn(Row, frozen=True, kw_only=True, gc=False):
-    """A request to a language model and its answer."""
-
     asked: ModelAsked
     answered: ModelAnswered | None = None
 
 
-class IterationRow(Row, frozen=True, kw_only=True):
-    """An iteration; its calls and turns are added while the events are read."""
+class IterationRow(msgspec.Struct, kw_only=True):
+    """An iteration that begins with the event `seq`; later parts are added while the events are read."""
 
+    seq: int
     index: int
     proposed: IterationProposed | None = None
     continued: tuple[TurnContinued, ...] = ()
@@ -281,7 +216,7 @@ class IterationRow(Row, frozen=True, kw_only=True):
     ended: IterationEnded | None = None
 
     def shown(self, *, full: bool) -> Iteration:
-        """When the iteration ran and its verdict; in `full` with its proposal, calls, criteria and observations."""
+        """The times and verdict of the iteration; with `full` also its proposal, calls, criteria and observations."""
         proposed, ended = self.proposed, self.ended
         row = Iteration(index=self.index, started_at=None if proposed is None else iso(proposed.at))
         if ended is not None:
@@ -297,7 +232,6 @@ class IterationRow(Row, frozen=True, kw_only=True):
         return msgspec.structs.replace(row, **found, criteria=ended.criteria, observation=self._observation())
 
     def _strategy(self) -> Strategy:
-        """What was proposed, with the further answers of a model in the same turn."""
         event = self.proposed
         if event is None:
             return Strategy()
@@ -320,7 +254,7 @@ class IterationRow(Row, frozen=True, kw_only=True):
         return ScriptOutcome(error=script.error or None, printed=script.printed, **said)
 
     def _observation(self) -> Observed:
-        """What the iteration learned: its calls in the order that they were proposed in, then its script."""
+        """The observations of the iteration: those of its calls in proposed order, then those of its script."""
         metrics: dict[str, Any] = {}
         events: list[dict[str, Any]] = []
         errors = [] if self.proposed is None else list(self.proposed.failed)
@@ -342,17 +276,16 @@ class History:
 
     def __init__(self) -> None:
         self.iterations: dict[int, IterationRow] = {}
-        self.questions: dict[str, ApprovalQuestion] = {}
+        self.questions = Questions()
         self.ended_calls: list[CallRow] = []
         """The calls in the order of their ends."""
         self.made_calls: list[tuple[CallIntended, CallSettled]] = []
-        """Those of them that were sent."""
+        """The ended calls that were sent."""
         self.turns: list[IterationProposed | ModelTurn | CallRow] = []
-        """What was proposed, models answered and agents changed, in order."""
+        """Proposals, answers of models and changes by agents, in order."""
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> Self:
-        """The rows of these events."""
         history = cls()
         for event in events:
             history.take(event)
@@ -360,13 +293,11 @@ class History:
 
     @classmethod
     def read(cls, stored: Iterable[Stored]) -> Self:
-        """The rows of a stored stream, or of a part of it."""
         history = cls()
         history.extend(stored)
         return history
 
     def extend(self, stored: Iterable[Stored]) -> None:
-        """Adds the next events of a stored stream."""
         for one in stored:
             self.take(decode(one.type, one.body), one.seq)
 
@@ -376,7 +307,6 @@ class History:
         return (call for iteration in self.iterations.values() for call in iteration.calls.values())
 
     def take(self, event: Event, seq: int = 0) -> None:
-        """Adds the next event, which has the number `seq`."""
         if (take := self._TAKES.get(type(event))) is not None:
             take(self, event, seq)
 
@@ -387,25 +317,18 @@ class History:
         return row
 
     def _proposed(self, event: IterationProposed, seq: int) -> None:
-        row = self.iterations.get(event.iteration)
-        if row is None:
-            row = IterationRow(seq=seq, index=event.iteration, proposed=event, calls={}, turns=[])
-        else:
-            row = msgspec.structs.replace(row, proposed=event)
-        self.iterations[event.iteration] = row
+        self._iteration(event.iteration, seq).proposed = event
         self.turns.append(event)
 
     def _continued(self, event: TurnContinued, seq: int) -> None:
-        row = self._iteration(event.iteration, seq)
-        self.iterations[row.index] = msgspec.structs.replace(row, continued=(*row.continued, event))
+        self._iteration(event.iteration, seq).continued += (event,)
 
     def _script_ended(self, event: ScriptEnded, seq: int) -> None:
         row = self._iteration(event.iteration, seq)
-        self.iterations[row.index] = msgspec.structs.replace(row, script=event, script_seq=seq)
+        row.script, row.script_seq = event, seq
 
     def _ended(self, event: IterationEnded, seq: int) -> None:
-        row = self._iteration(event.iteration, seq)
-        self.iterations[row.index] = msgspec.structs.replace(row, ended=event)
+        self._iteration(event.iteration, seq).ended = event
 
     def _intended(self, event: CallIntended, seq: int) -> None:
         calls = self._iteration(event.iteration, seq).calls
@@ -449,23 +372,15 @@ class History:
                 self.turns.append(turns[place])
                 return
 
-    def _questioned(self, event: ApprovalAsked, seq: int) -> None:
-        question = self.questions[event.approval_id] = ApprovalQuestion(seq=seq, asked=event)
-        calls = self._iteration(event.iteration, seq).calls
-        row = calls.get(event.call_id) or CallRow(seq=seq, call_id=event.call_id, at=event.at)
-        calls[event.call_id] = msgspec.structs.replace(row, question=question)
-
-    def _heard(self, event: ApprovalAnswered | ApprovalExpired, _seq: int) -> None:
-        question = self.questions.get(event.approval_id)
-        if question is None or question.end is not None:
-            return
-        if isinstance(event, ApprovalExpired):
-            question = msgspec.structs.replace(question, expired=event)
-        else:
-            question = msgspec.structs.replace(question, answers=(*question.answers, event))
-        self.questions[event.approval_id] = question
-        calls = self.iterations[question.asked.iteration].calls
-        calls[question.asked.call_id] = msgspec.structs.replace(calls[question.asked.call_id], question=question)
+    def _questioned(self, event: ApprovalAsked | ApprovalAnswered | ApprovalExpired, seq: int) -> None:
+        before = dict(self.questions.asked)
+        self.questions.apply(event)
+        for asked in self.questions.asked.values():  # a wide yes answers others, too
+            if asked is before.get(asked.approval_id) or asked.call_id is None or asked.iteration is None:
+                continue
+            calls = self._iteration(asked.iteration, seq).calls
+            row = calls.get(asked.call_id) or CallRow(seq=seq, call_id=asked.call_id, at=event.at)
+            calls[asked.call_id] = msgspec.structs.replace(row, question=asked)
 
     _TAKES: ClassVar[dict[type[Any], Callable[[History, Any, int], None]]] = {
         CallIntended: _intended,
@@ -478,6 +393,6 @@ class History:
         ModelAsked: _asked,
         ModelAnswered: _answered,
         ApprovalAsked: _questioned,
-        ApprovalAnswered: _heard,
-        ApprovalExpired: _heard,
+        ApprovalAnswered: _questioned,
+        ApprovalExpired: _questioned,
     }

@@ -1,90 +1,75 @@
 """The lessons of an ended mission, and the text by which later missions find them. Pure and deterministic.
 
-Invariants: every lesson follows from the ledger; their number and length are bounded, each is one line; an argument
-that is named like a secret is left out.
+Invariants: every lesson follows from the ledger; their number and length are limited, and each is one line; arguments
+named like secrets are left out.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from typing import Any, cast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from pursuit.core.audit import redacted
 from pursuit.core.best import Best
-from pursuit.core.criteria import Criterion, MetricThreshold, describe
+from pursuit.core.criteria import MetricThreshold, describe
 from pursuit.core.events import CallRefused
 from pursuit.core.history import CallRow
 from pursuit.core.series import holds
 from pursuit.core.state import MissionState
 from pursuit.core.truncate import cut_text, cut_to
 
-MOST = 24
-LONGEST = 400
+MAX_LESSONS = 24
+MAX_LESSON = 400
 _ARGS = 160
 _WHY = 140
 _WHYS = 2
 _TOOLS = 6
 _HEAD = 3
-"""The lines of a text before its lessons."""
+"""The number of lines of a text before its lessons."""
 
 
-@dataclass(slots=True)
-class _Gathered:
-    """What the calls came to."""
-
-    calls: dict[str, CallRow]
-    tried: Counter[str] = field(default_factory=Counter[str])
-    bad: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
-    refused: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
-    unknown: Counter[str] = field(default_factory=Counter[str])
+Whys = dict[str, Counter[str]]
+"""The number of times that each reason occurred, by tool."""
 
 
 def lessons_of(state: MissionState, ended: Sequence[CallRow], no_proposal: Counter[str]) -> list[str]:
-    """What worked with which arguments, what never did, what failed and why, what was not allowed.
+    """One line for each result: successes with their arguments, criteria never met, failures with reasons, denials.
 
-    `no_proposal` counts the reasons for which the proposer proposed nothing.
+    `no_proposal` counts the reasons why the proposer proposed nothing.
     """
-    sources = {result.source.call_id for result in state.results.values() if result.source is not None}
-    gathered = _gather(ended, sources)
-    found = [*_of_criteria(state, gathered), *_of_calls(gathered), *_of_the_end(state, no_proposal)]
-    return [_line(lesson, LONGEST) for lesson in found[:MOST]]
+    found = [*_of_criteria(state, {call.call_id: call for call in ended}), *_of_calls(ended)]
+    if no_proposal:
+        found.append(f"The proposer failed {_times(no_proposal.total())}: {_reasons(no_proposal)}.")
+    if state.stop is not None and state.stop.reason:
+        found.append(f"The operator ended it: {_line(state.stop.reason, _WHY)}.")
+    return [_line(lesson, MAX_LESSON) for lesson in found[:MAX_LESSONS]]
 
 
-def _gather(ended: Sequence[CallRow], wanted: Set[str]) -> _Gathered:
-    gathered = _Gathered({call.call_id: call for call in ended if call.call_id in wanted})
-    for call in ended:
-        outcome = call.outcome or ""
-        if isinstance(call.end, CallRefused):
-            if outcome == "denied":
-                gathered.refused.setdefault(call.tool, Counter())[call.end.reason] += 1
-        elif outcome in ("failed", "timed_out"):
-            gathered.bad.setdefault(call.tool, Counter())[call.error or outcome] += 1
-        elif outcome == "unknown":
-            gathered.unknown[call.tool] += 1
-    if gathered.bad:
-        gathered.tried.update(call.tool for call in ended if call.settled is not None)
-    return gathered
-
-
-def _of_criteria(state: MissionState, gathered: _Gathered) -> Iterator[str]:
-    if state.iteration_count == 0:
-        return
-    for criterion in state.mission.criteria:
+def _of_criteria(state: MissionState, calls: Mapping[str, CallRow]) -> Iterator[str]:
+    for criterion in state.mission.criteria if state.iteration_count else ():
         met = criterion.criterion_id in state.ever_met
         best = state.best_points.of(criterion.criterion_id)
-        head = f"{describe(criterion)} was {'met' if met else 'never met'}"
         if best is not None and isinstance(criterion, MetricThreshold):
             yield f"{describe(criterion)} was {_best(criterion, best, met=met)}."
-        else:
-            yield f"{head}{_because(state, criterion, gathered, met=met)}."
+            continue
+        why, result = "", state.results.get(criterion.criterion_id)
+        if result is not None and (source := result.source) is not None:
+            call = calls.get(source.call_id)  # that the value comes from
+            given = f" with {_compact(call.args)}" if call is not None and call.args else ""
+            why = f", from {source.tool}{given} in iteration {source.iteration + 1}"
+        elif result is not None and not met:
+            evidence: dict[str, Any] = result.evidence or {}
+            said = evidence.get("error") or evidence.get("reason")
+            why = f": {_line(str(said), _WHY)}" if said else ""
+        yield f"{describe(criterion)} was {'met' if met else 'never met'}{why}."
 
 
 def _best(criterion: MetricThreshold, best: Best, *, met: bool) -> str:
-    """The best value that keeps the other limits, with its arguments. What violates one is never recommended."""
+    """The best value that satisfies the other limits, with its arguments. Points that violate one are left out."""
     point = best.point
     if point is None:
         return f"{'met only' if met else 'never met, and reported only'} by calls that violate other limits"
@@ -95,51 +80,31 @@ def _best(criterion: MetricThreshold, best: Best, *, met: bool) -> str:
     return f"{how}{kept}: the best {point.metric} was {point.value:g}, {by}"
 
 
-def _because(state: MissionState, criterion: Criterion, gathered: _Gathered, *, met: bool) -> str:
-    """What decided a criterion that is not a threshold."""
-    result = state.results.get(criterion.criterion_id)
-    if result is None:
-        return ""
-    if result.source is not None:
-        return f", {_by(gathered, result.source.tool, result.source.call_id, result.source.iteration)}"
-    evidence: Any = result.evidence
-    if met or not isinstance(evidence, dict):
-        return ""
-    given = cast("dict[str, Any]", evidence)
-    why = given.get("error") or given.get("reason")
-    return f": {_line(str(why), _WHY)}" if why else ""
-
-
-def _by(gathered: _Gathered, tool: str, call_id: str, iteration: int) -> str:
-    """The call that a value comes from."""
-    call = gathered.calls.get(call_id)
-    given = f" with {_compact(call.args)}" if call is not None and call.args else ""
-    return f"from {tool}{given} in iteration {iteration + 1}"
-
-
-def _of_calls(gathered: _Gathered) -> Iterator[str]:
-    for tool, whys in _worst(gathered.bad):
-        yield f"{tool} failed {whys.total()} of {gathered.tried[tool]} times: {_reasons(whys)}."
-    for tool, whys in _worst(gathered.refused):
+def _of_calls(ended: Sequence[CallRow]) -> Iterator[str]:
+    failed, denied, unknown = Whys(), Whys(), Counter[str]()
+    for call in ended:
+        if isinstance(call.end, CallRefused) and call.outcome == "denied":
+            denied.setdefault(call.tool, Counter())[call.end.reason] += 1
+        elif call.settled is not None and call.outcome in ("failed", "timed_out"):
+            failed.setdefault(call.tool, Counter())[call.error or call.outcome] += 1
+        elif call.outcome == "unknown":
+            unknown[call.tool] += 1
+    tried = Counter(call.tool for call in ended if call.settled is not None) if failed else Counter[str]()
+    for tool, whys in _worst(failed):
+        yield f"{tool} failed {whys.total()} of {tried[tool]} times: {_reasons(whys)}."
+    for tool, whys in _worst(denied):
         yield f"{tool} was denied {_times(whys.total())}: {_reasons(whys)}."
-    for tool, count in sorted(gathered.unknown.items()):
-        yield f"{tool} has an unknown outcome {_times(count)}: check what it did before you try again."
+    for tool, count in sorted(unknown.items()):
+        yield f"{tool} ended with an unknown outcome {_times(count)}: check its effects before you try again."
 
 
-def _of_the_end(state: MissionState, no_proposal: Counter[str]) -> Iterator[str]:
-    if no_proposal:
-        yield f"The proposer failed {_times(no_proposal.total())}: {_reasons(no_proposal)}."
-    if state.stop is not None and state.stop.reason:
-        yield f"The operator ended it: {_line(state.stop.reason, _WHY)}."
-
-
-def _worst(by_tool: Mapping[str, Counter[str]]) -> list[tuple[str, Counter[str]]]:
-    """The tools with the most, by name where they have equally many."""
+def _worst(by_tool: Whys) -> list[tuple[str, Counter[str]]]:
+    """The tools with the most reasons; ties are ordered by name."""
     return sorted(by_tool.items(), key=lambda item: (-item[1].total(), item[0]))[:_TOOLS]
 
 
 def _reasons(whys: Counter[str]) -> str:
-    """The most frequent reasons, the earliest first where equally frequent."""
+    """The most frequent reasons; ties are in order of first occurrence."""
     shown = [f"{_line(why, _WHY)} ({_times(count)})" for why, count in whys.most_common(_WHYS)]
     return "; ".join([*shown, f"{len(whys) - _WHYS} other reasons"] if len(whys) > _WHYS else shown)
 
@@ -159,8 +124,6 @@ def _line(text: str, most: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recollection:
-    """What the text of an ended mission says."""
-
     goal: str
     ending: str
     about: str
@@ -168,15 +131,15 @@ class Recollection:
 
 
 def remembered(report: Mapping[str, Any]) -> str:
-    """The text by which a mission is found: its goal, how it ended, what it was about, and its lessons."""
+    """The text by which a mission is found: its goal, its end, its subject and its lessons."""
     about = [row["description"] for row in report["criteria"]]
     about += [row["tool"] for row in report["calls"]["by_tool"]]
     head = (report["directive"], f"{report['status']}: {report['verdict_reason']}", "; ".join(about))
-    return "\n".join([*(_line(one, 10 * LONGEST) for one in head), *report["lessons"]])
+    return "\n".join([*(_line(one, 10 * MAX_LESSON) for one in head), *report["lessons"]])
 
 
 def recollected(text: str) -> Recollection:
-    """What such a text says; a text of another form gives less, and never fails."""
+    """Parses such a text; never fails, but a text in another form gives less."""
     lines: Sequence[str] = [*text.split("\n"), *("" for _ in range(_HEAD))]
     goal, ending, about = lines[:_HEAD]
     return Recollection(goal=goal, ending=ending, about=about, lessons=tuple(filter(None, lines[_HEAD:])))

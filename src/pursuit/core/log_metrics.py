@@ -1,6 +1,6 @@
 """Finds metrics in the output of a command, or in a file that it wrote: by pattern, or in JSON.
 
-Pure. Invariant: what is kept of the values is bounded, however long the output is.
+Pure. Invariant: the number of values kept is limited, however long the output is.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, cast, get_args
 
-from pursuit.core.patterns import checked_pattern, follow, for_lines, line_matches
+from pursuit.core.patterns import Unfinished, checked_pattern, compiled, follow, line_matches
 
 Take = Literal["last", "first", "min", "max", "all"]
 TAKES: tuple[Take, ...] = get_args(Take)
 NUMBER = "[0-9.eE+-]+|(?i:nan|inf)"
-"""A number in a pattern. A pattern that does not match `nan` or `NaN` keeps the number before it."""
-MOST_VALUES = 1_000
+"""Matches a number. With a pattern that does not match `nan`, the number before a `nan` stays the last one."""
+MAX_VALUES = 1_000
 SECONDS = 2.0
 
 
@@ -36,20 +36,19 @@ class MetricRule:
 
     @property
     def wants(self) -> str:
-        """What it looks for, for people."""
         return f"pattern {self.pattern!r}" if self.pattern is not None else f"json {self.json!r}"
 
 
 def checked_group(pattern: str) -> str:
-    """The pattern itself if it compiles and has a group, else a ValueError that says why not."""
+    """Returns the pattern if it compiles and has a group; raises ValueError with the reason otherwise."""
     checked_pattern(pattern)
-    if for_lines(pattern).groups == 0:
+    if compiled(pattern).groups == 0:
         raise ValueError(f"{pattern!r} has no group; put the number in parentheses, as in 'loss=({NUMBER})'")
     return pattern
 
 
 def as_number(value: object) -> float | None:
-    """A finite number, also one that is written as text; None for anything else."""
+    """The value as a finite number, also from text; None for anything else."""
     if isinstance(value, str):
         try:
             value = float(value)
@@ -66,7 +65,7 @@ def as_number(value: object) -> float | None:
 def taken(take: Take, kept: Any, values: Iterable[float | None]) -> Any:
     """The metric after more values: a number, or the newest values as a list for `all`; None while there are none.
 
-    None among the values is a match that is no finite number: as the last one it is the end of what was known.
+    None among the values is a match that is not a finite number: as the last value it clears the metric.
     """
     if take == "last":
         for value in values:
@@ -76,7 +75,7 @@ def taken(take: Take, kept: Any, values: Iterable[float | None]) -> Any:
     numbers = chain(cast("list[float]", before), (value for value in values if value is not None))
     match take:
         case "all":
-            return list(deque(numbers, maxlen=MOST_VALUES)) or None
+            return list(deque(numbers, maxlen=MAX_VALUES)) or None
         case "first":
             return next(numbers, None)
         case "min":
@@ -86,19 +85,19 @@ def taken(take: Take, kept: Any, values: Iterable[float | None]) -> Any:
 
 
 def matched(pattern: str, text: str, seconds: float = SECONDS) -> Iterator[str]:
-    """The first group that took part in each match, or all of the match if the pattern has no group."""
-    for found in line_matches(for_lines(pattern), text, seconds):
+    """The first group that took part in each match, or the whole match for a pattern without groups."""
+    for found in line_matches(pattern, text, seconds):
         yield next((group for group in found.groups() if group is not None), found[0])
 
 
 def json_values(path: str, text: str, seconds: float = SECONDS) -> Iterator[Any]:
-    """What the path finds in each line that is a JSON object. Raises `TimeoutError`."""
+    """The values of the path in each line that is a JSON object. Raises `Unfinished` if that takes too long."""
     until = time.process_time() + seconds
     for line in text.split("\n"):
         if not line.lstrip().startswith("{"):
             continue
         if time.process_time() > until:
-            raise TimeoutError
+            raise Unfinished(f"{path!r} took more than {seconds:g} s")
         try:
             found = _at(path, json.loads(line), line)
         except (ValueError, RecursionError):
@@ -107,14 +106,19 @@ def json_values(path: str, text: str, seconds: float = SECONDS) -> Iterator[Any]
             yield found
 
 
+def in_lines(pattern: str | None, path: str | None, text: str, seconds: float) -> Iterator[Any]:
+    """The values that a pattern, or else a JSON path, finds in whole lines."""
+    return matched(pattern, text, seconds) if pattern is not None else json_values(path or "", text, seconds)
+
+
 def _at(path: str, document: Any, text: str) -> Any:
-    """What the path finds in the document of this text: NaN where it finds `null`, None where it finds nothing."""
+    """The value of the path in the document of this text: NaN for `null`, None if nothing is found."""
     found = follow(path, document)
     return follow(path, _with_nan(document)) if found is None and "null" in text else found
 
 
 def _with_nan(value: Any) -> Any:
-    """The document with NaN for `null`: for JMESPath, `null` and a key that is missing are the same."""
+    """The document with NaN for `null`: JMESPath does not distinguish `null` from a missing key."""
     if isinstance(value, dict):
         return {key: _with_nan(inner) for key, inner in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
@@ -123,7 +127,7 @@ def _with_nan(value: Any) -> Any:
 
 
 class LogMetrics:
-    """The metrics of a command so far; `found` can be stored and handed in again."""
+    """The metrics of a command so far; `found` can be stored and passed in again."""
 
     def __init__(self, rules: Sequence[MetricRule], found: Mapping[str, Any] | None = None) -> None:
         self.rules = rules
@@ -131,14 +135,11 @@ class LogMetrics:
         self._not_numbers: dict[str, str] = {}
 
     def look(self, rule: MetricRule, text: str, seconds: float = SECONDS) -> None:
-        """Looks for one metric in whole lines. Raises `TimeoutError` if that takes too long."""
-        if rule.pattern is not None:
-            self._take(rule, matched(rule.pattern, text, seconds))
-        elif rule.json is not None:
-            self._take(rule, json_values(rule.json, text, seconds))
+        """Looks for one metric in whole lines. Raises `Unfinished` if that takes too long."""
+        self._take(rule, in_lines(rule.pattern, rule.json, text, seconds))
 
     def look_in_file(self, rule: MetricRule, text: str) -> None:
-        """The same in a whole file, which may also be one JSON document."""
+        """Looks for one metric in a whole file, which may be a single JSON document."""
         if rule.json is not None:
             try:
                 found = _at(rule.json, json.loads(text), text)
@@ -150,29 +151,23 @@ class LogMetrics:
         self.look(rule, text)
 
     def notes(self) -> list[str]:
-        """Why a metric of the output has no value, for each that has none."""
-        return [
-            f"metric {rule.name}: {self._why(rule)}"
-            for rule in self.rules
-            if rule.name not in self.found and (rule.file is None or rule.name in self._not_numbers)
-        ]
-
-    def _why(self, rule: MetricRule) -> str:
-        text = self._not_numbers.get(rule.name)
-        if text is not None:
-            return f"{rule.wants} finds {text!r}, which is not a finite number"
-        return f"{rule.wants} finds nothing in the output"
+        """For each metric of the output without a value, the reason."""
+        found: list[str] = []
+        for rule in self.rules:
+            text = self._not_numbers.get(rule.name)
+            if rule.name not in self.found and (rule.file is None or text is not None):
+                what = "nothing in the output" if text is None else f"{text!r}, which is not a finite number"
+                found.append(f"metric {rule.name}: {rule.wants} finds {what}")
+        return found
 
     def _take(self, rule: MetricRule, values: Iterable[Any]) -> None:
-        kept = taken(rule.take, self.found.get(rule.name), self._numbers(rule, values))
+        numbers = list[float | None]()
+        for value in values:
+            numbers.append(as_number(value))
+            if numbers[-1] is None:
+                self._not_numbers[rule.name] = str(value)[:100]
+        kept = taken(rule.take, self.found.get(rule.name), numbers)
         if kept is not None:
             self.found[rule.name] = kept
         else:
             self.found.pop(rule.name, None)
-
-    def _numbers(self, rule: MetricRule, values: Iterable[Any]) -> Iterator[float | None]:
-        for value in values:
-            number = as_number(value)
-            if number is None:
-                self._not_numbers[rule.name] = str(value)[:100]
-            yield number

@@ -1,6 +1,6 @@
 """The input model of a mission: a directive, criteria, a budget, tools, a proposer; with limits and defaults.
 
-Invariant: a `Mission` that exists is valid by itself; whether its tools exist is checked at the start.
+Invariant: every `Mission` instance is valid by itself; whether its tools exist is checked at the start.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SPAWN = f"{FLEET}.spawn"
 OWN_SERVER = "pursuit"
 NOTE = f"{OWN_SERVER}.note"
 READ_RESULT = f"{OWN_SERVER}.read_result"
-"""The tools that every language model has: its notepad, and the rest of a long result."""
+"""The tools that every language model has: to write notes, and to read the rest of a long result."""
 FIRST, ALL = "first", "all"
-"""The first child that meets all criteria wins and ends the others; or all work to their ends, and the first listed of
-those that met them wins. Any other word of `pick` is the id of a criterion."""
+"""`first`: the first child that meets all criteria wins and ends the others. `all`: all children run to their ends, and
+the first in the list that met them wins. Any other value of `pick` is the id of a criterion."""
 MAX_CHILDREN = 1_000
 MAX_DEPTH = 8
 MAX_AT_ONCE = 64
@@ -37,7 +37,7 @@ MAX_AT_ONCE = 64
 class Fleet(InputModel):
     """The limits of the child missions that a mission may start.
 
-    With a `max_depth` of 1 the children have no fleets of their own.
+    With a `max_depth` of 1 the children cannot start children.
     """
 
     max_children: Annotated[Whole, Field(ge=1, le=MAX_CHILDREN)] = 8
@@ -47,12 +47,12 @@ class Fleet(InputModel):
     max_restarts: Annotated[Whole, Field(ge=1, le=100)] = 3
     share_tools: Flag = False
     pick: Name | None = None
-    """Which child the criteria of the mission are decided by; None if the mission has criteria for itself."""
+    """Selects the child whose results decide the mission's criteria; None if the mission decides them itself."""
 
 
 MAX_CRITERIA = 64
 QUEUE = "default"
-"""The queue of a mission that names none."""
+"""The default queue of a mission."""
 DEFAULT_STAGNATION = 3
 MAX_STAGNATION = 1_000
 
@@ -78,7 +78,7 @@ class EverySeconds(InputModel):
 
 
 class OnEvent(InputModel):
-    """A checkpoint in each iteration that has the event."""
+    """A checkpoint in each iteration in which the event occurs."""
 
     kind: Literal["on_event"] = "on_event"
     event_name: Name
@@ -88,7 +88,7 @@ Cadence = Annotated[EveryIteration | EveryN | EverySeconds | OnEvent, Field(disc
 
 
 class Pace(InputModel):
-    """The least time between iterations, growing while nothing changes."""
+    """The minimum time between iterations, which grows while nothing changes."""
 
     seconds: Annotated[Number, Field(gt=0, le=86_400)]
     backoff: Annotated[Number, Field(ge=1, le=10)] = 1.5
@@ -96,10 +96,10 @@ class Pace(InputModel):
 
 
 class ObserveRule(InputModel):
-    """Lifts one metric out of a tool's result by JMESPath or by a regular expression.
+    """Extracts one metric from a tool's result by JMESPath or by a regular expression.
 
-    Of a command it reads the log first. `take` is which match counts: by default the last in a log, and the first in
-    any other result.
+    For a command it reads the log first. `take` says which match counts: by default the last in a log, and the first
+    in any other result.
     """
 
     tool: Name
@@ -110,7 +110,6 @@ class ObserveRule(InputModel):
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
-        """A rule has one way to find its value."""
         if (given.get("jmespath") is None) == (given.get("regex") is None):
             yield Broken("needs exactly one of jmespath and regex")
 
@@ -126,7 +125,7 @@ class ToolCall(InputModel):
 
 
 class Proposal(InputModel):
-    """What to do in one iteration: calls, or a script; an empty list of calls is nothing to do."""
+    """The actions of one iteration: calls, or a script; an empty list of calls means nothing to do."""
 
     tool_calls: Annotated[list[ToolCall], Field(max_length=256)] | None = None
     script: Script | None = None
@@ -134,13 +133,12 @@ class Proposal(InputModel):
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
-        """A proposal is calls or a script."""
         if (given.get("tool_calls") is None) == (given.get("script") is None):
             yield Broken("needs exactly one of tool_calls and script")
 
 
 class MissionPolicy(InputModel):
-    """What this mission may not do, or only after a question. It can only tighten the operator's policy."""
+    """The calls that this mission may not make, or only with approval. It can only tighten the operator's policy."""
 
     deny: Annotated[list[Name], Field(max_length=1_000)] = Field(default_factory=list[str])
     ask: Annotated[list[Name], Field(max_length=1_000)] = Field(default_factory=list[str])
@@ -148,7 +146,7 @@ class MissionPolicy(InputModel):
 
 
 class Workspace(InputModel):
-    """The git repository that an agent works in: in a worktree of its own, or `in_place`.
+    """The git repository that an agent works in: in a separate worktree, or `in_place`.
 
     Changes to files that match `protect` never count. The ignored files in `link` are linked into each worktree.
     """
@@ -184,7 +182,7 @@ NO_CRITERIA = (
 
 
 class Mission(InputModel):
-    """A directive with everything that is needed to pursue it."""
+    """A directive with everything needed to pursue it."""
 
     NEEDED = {"criteria": NO_CRITERIA}  # noqa: RUF012 - a ClassVar of the base
 
@@ -199,16 +197,16 @@ class Mission(InputModel):
     observe: Annotated[list[ObserveRule], Field(max_length=256)] = Field(default_factory=list[ObserveRule])
     proposer: Annotated[ProposerSettings, ByKind()] = Field(default_factory=lambda: read_settings(DEFAULT_KIND))
     workspace: Workspace | None = None
-    """Where an agent works; only for the proposer `agent`."""
+    """The agent's workspace; only for the proposer `agent`."""
     allow_scripted_strategies: Flag = False
     lessons: Flag = True
-    """Whether a language model that proposes is shown what similar missions learned."""
+    """True if a proposing language model is shown the lessons of similar missions."""
     policy: MissionPolicy | None = None
     fleet: Fleet | None = None
     share: Annotated[list[Name], Field(max_length=100)] = Field(default_factory=list[str])
-    """The tokens, by name, that may see and drive it beside its owner; `*` is all."""
+    """The names of the tokens that may see and drive it besides its owner; `*` means all."""
     queue: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")] = QUEUE
-    """The queue of the workers that drive it, on a ledger that several machines share."""
+    """The queue of the workers that drive it, if several machines share the ledger."""
 
     @field_validator("pace", mode="before")
     @classmethod
@@ -217,12 +215,11 @@ class Mission(InputModel):
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
-        """Criteria have unique ids; tools are named in one way."""
         criteria = given.get("criteria")
         listed = cast("list[Any]", criteria) if isinstance(criteria, list | tuple) else []
         ids = [
             criterion_id_of(criterion) for criterion in listed[:MAX_CRITERIA]
-        ]  # a longer list is refused for its length
+        ]  # a longer list fails the length check
         twice = sorted({name for name in ids if name is not None and ids.count(name) > 1})
         if twice:
             yield Broken(f"criterion_id must be unique; given twice: {', '.join(twice)}", "criteria")
@@ -240,7 +237,7 @@ class Mission(InputModel):
 
     @property
     def names_no_tools(self) -> bool:
-        """Whether it leaves its tools to the program that starts it; a proposer with a workspace may have none."""
+        """True if the program that starts it must choose its tools; a proposer with a workspace may do without."""
         return self.tool_allowlist is None and not self.allow_all_tools and not self.proposer.WORKSPACE
 
     def with_model(self, name: str) -> Mission:
@@ -249,11 +246,10 @@ class Mission(InputModel):
 
     @property
     def picks(self) -> bool:
-        """Whether its criteria are those of a child."""
         return self.fleet is not None and self.fleet.pick is not None
 
     def stagnation(self, facts: ProposerFacts) -> int | None:
-        """The threshold in force; some proposers have none by default."""
+        """The threshold in force; for some proposers it is off by default."""
         if self.stagnation_threshold == "off":
             return None
         if self.stagnation_threshold is None:
@@ -262,13 +258,12 @@ class Mission(InputModel):
 
 
 def criterion_id_of(criterion: object) -> str | None:
-    """The id of a criterion in raw input."""
     found = value_in(criterion, "criterion_id")
     return found.strip() if isinstance(found, str) else None
 
 
 def parse_mission(data: Mapping[str, Any], *, source: str | None = None) -> Mission:
-    """The mission in plain data, or every fault with the file it is in."""
+    """Validates a mission in plain data; raises every fault, with the name of the file."""
     broken = list(without_tools(data))
     faults = [Fault(field=str(one.field), reason=one.reason) for one in broken]
     try:
@@ -282,7 +277,7 @@ def parse_mission(data: Mapping[str, Any], *, source: str | None = None) -> Miss
 
 
 def without_tools(given: Mapping[str, Any]) -> Iterable[Broken]:
-    """A mission that no program starts names its tools, unless its proposer works in a workspace."""
+    """Yields a fault if a mission without a starting program names no tools; proposers with a workspace are exempt."""
     kind = settings_type(given.get("proposer", DEFAULT_KIND))
     named = given.get("tool_allowlist") is not None or given.get("allow_all_tools")
     if not named and (kind is None or not kind.WORKSPACE):
@@ -290,7 +285,6 @@ def without_tools(given: Mapping[str, Any]) -> Iterable[Broken]:
 
 
 def parse_proposal(data: object) -> Proposal:
-    """The proposal in plain data, or every fault."""
     try:
         return Proposal.model_validate(data)
     except ValidationError as error:

@@ -1,35 +1,42 @@
-"""Lifts metrics and events out of a tool's result, which is plain JSON.
+"""Extracts metrics and events from a tool's result, which is plain JSON.
 
-No I/O, and a clock only to give up on rules that take too long: what is lifted is stored with the call, so it is never
-lifted again. Invariant: an error result yields nothing, whatever its form.
+No I/O; a clock is used only to give up on slow rules. The values are stored with the call, so they are never extracted
+again. Invariant: an error result yields nothing, whatever its form.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, cast
 
-from pursuit.core.log_metrics import as_number, json_values, matched, taken
+from pursuit.core.log_metrics import as_number, in_lines, matched, taken
 from pursuit.core.mission import ObserveRule
-from pursuit.core.patterns import MAX_TEXT, SECONDS, ProcessorTime, Unfinished, find, follow
+from pursuit.core.patterns import MAX_TEXT, SECONDS, Unfinished, find, follow
 
 MAX_EVENTS = 256
 MAX_LEAVES = 1_024
 MAX_DEPTH = 32
-ALL_RULES_SECONDS = 0.1
+ALL_RULES_SECONDS = 0.25
 NUMBER = (int, float)
+TABLE = (dict,)
+MAX_NUMBER = sys.float_info.max
 
 
 def lift(
     tool: str, result: Mapping[str, Any], rules: Sequence[ObserveRule] = (), log: str = ""
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The metrics and the events in one result (MCP's JSON form); `log` is what the command behind it wrote."""
+    """The metrics and events in one result (in MCP's JSON form); `log` is the output of the command behind it."""
     if result.get("isError"):
         return {}, []
+    body: Any = result.get("structuredContent")
+    if not rules and type(body) in TABLE and "events" not in body and "metrics" in body and _is_flat(body["metrics"]):
+        return body["metrics"], []
     metrics: dict[str, Any] = {}
     events: list[dict[str, Any]] = []
     for body in _bodies(result):
@@ -41,10 +48,20 @@ def lift(
                     metrics[str(name)] = kept
         events.extend(_events(body.get("events")))
         if isinstance(found, dict) or isinstance(body.get("events"), list):
-            break  # what it reports as null is not taken from elsewhere
+            break  # a metric reported as null is not taken from another place
     if rules:
         _apply(rules, tool, _Read(result, log), metrics)
     return metrics, events[:MAX_EVENTS]
+
+
+def _is_flat(found: Any) -> bool:
+    """True for a table of finite numbers, the usual case, which is kept unchanged."""
+    if type(found) not in TABLE:
+        return False
+    for value in found.values():
+        if type(value) not in NUMBER or not -MAX_NUMBER <= value <= MAX_NUMBER:
+            return False
+    return found != {}
 
 
 def numbers_only(value: Any, depth: int = MAX_DEPTH) -> Any:
@@ -64,26 +81,29 @@ def numbers_only(value: Any, depth: int = MAX_DEPTH) -> Any:
 
 
 def _finite(value: float) -> float | None:
-    """The number itself; None for a boolean and for what no floating point number can hold."""
+    """The number; None for a boolean, and for a number that does not fit a float."""
     try:
         return None if isinstance(value, bool) or not math.isfinite(value) else value
     except OverflowError:
         return None
 
 
-def leaves(metrics: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """Every number with its dotted path: `{"scores": [{"f1": 1}]}` is `scores.0.f1`."""
-    found: list[tuple[str, float]] = []
+def leaves(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Every number by its dotted path: `{"scores": [{"f1": 1}]}` becomes `scores.0.f1`."""
+    found: dict[str, float] = {}
     for name, value in metrics.items():
-        _gather(value, name, found)
+        if type(value) is float and len(found) < MAX_LEAVES:
+            found[name] = value
+        else:
+            _gather(value, name, found)
     return found
 
 
-def _gather(value: Any, path: str, found: list[tuple[str, float]]) -> None:
+def _gather(value: Any, path: str, found: dict[str, float]) -> None:
     if len(found) >= MAX_LEAVES:
         return
     if isinstance(value, NUMBER):
-        found.append((path, value))
+        found[path] = value
     elif isinstance(value, dict):
         for key, item in cast("dict[str, Any]", value).items():
             _gather(item, f"{path}.{key}", found)
@@ -93,7 +113,7 @@ def _gather(value: Any, path: str, found: list[tuple[str, float]]) -> None:
 
 
 def source_matches(pattern: str | None, tool: str) -> bool:
-    """Whether a tool's values count under a source glob; without a glob those of every tool do."""
+    """True if a tool's values count under a source glob; without a glob, every tool's values count."""
     return pattern is None or fnmatchcase(tool, pattern)
 
 
@@ -133,7 +153,6 @@ def _bodies(result: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _texts(result: Mapping[str, Any]) -> Iterator[str]:
-    """The text blocks of a result, whatever else it contains."""
     content = result.get("content")
     for block in cast("list[object]", content) if isinstance(content, list | tuple) else ():
         if isinstance(block, Mapping):
@@ -162,36 +181,30 @@ def _events(found: Any) -> Iterator[dict[str, Any]]:
 
 
 def _apply(rules: Sequence[ObserveRule], tool: str, read: _Read, metrics: dict[str, Any]) -> None:
-    """What the operator's own rules find, until their time is used up."""
-    patience = ProcessorTime(ALL_RULES_SECONDS)
+    """Adds the values that the operator's rules find, until their time is used up."""
+    until = time.thread_time() + ALL_RULES_SECONDS
     for rule in rules:
-        if patience.over:
+        if time.thread_time() >= until:
             break
         if not source_matches(rule.tool, tool):
             continue
         matches, value = _by_rule(rule, read)
         if value is not None:
             metrics[rule.metric] = value
-        elif matches:  # what it finds is no number, and no other number takes its place
+        elif matches:  # it found something other than a number; no other number replaces it
             metrics.pop(rule.metric, None)
 
 
 def _by_rule(rule: ObserveRule, read: _Read) -> tuple[bool, Any]:
-    """Whether a rule finds something, and its value, in the log before the result; a slow one finds nothing."""
+    """Applies a rule to the log, then to the result: whether it matched, and the value. Slow rules do not match."""
     try:
-        said = list(map(as_number, _in_log(rule, read.log))) if read.log else []
+        said = list(map(as_number, in_lines(rule.regex, rule.jmespath, read.log, SECONDS))) if read.log else []
         if said:
             return True, taken(rule.take or "last", None, said)
         said = list(map(as_number, _in_result(rule, read)))
         return bool(said), taken(rule.take or "first", None, said)
-    except (Unfinished, TimeoutError):
+    except Unfinished:
         return False, None
-
-
-def _in_log(rule: ObserveRule, log: str) -> Iterable[Any]:
-    if rule.jmespath is not None:
-        return json_values(rule.jmespath, log, SECONDS)
-    return matched(rule.regex or "", log, SECONDS)
 
 
 def _in_result(rule: ObserveRule, read: _Read) -> Iterable[Any]:

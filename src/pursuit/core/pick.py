@@ -1,12 +1,12 @@
-"""The child that decides the criteria of a mission whose fleet has `pick`. Pure.
+"""Selects the child that decides the criteria of a mission whose fleet has `pick`. Pure.
 
-Invariant: what decides is what the runtime found of the children's criteria. A child that is not completed never wins.
+Invariant: only the runtime's own results for the children's criteria count. A child that is not completed never wins.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -32,9 +32,9 @@ def rivals(state: MissionState) -> list[tuple[str, Child]]:
 
 
 def winner(state: MissionState) -> tuple[str, Child] | None:
-    """The completed child that is the first listed, or the best by the metric of the criterion that `pick` names.
+    """The completed child that is first in the list, or the best by the metric of the criterion that `pick` names.
 
-    Where the first to be completed wins, it ended the others.
+    With `pick = "first"`, the first completed child has ended the others.
     """
     fleet = state.mission.fleet
     done = [(name, child) for name, child in rivals(state) if child.completed]
@@ -44,29 +44,22 @@ def winner(state: MissionState) -> tuple[str, Child] | None:
     if not isinstance(chosen, MetricThreshold):
         return done[0]
     sign = 1 if chosen.op in ("<", "<=") else -1
-    return min(done, key=lambda one: sign * _value(one[1].metrics, chosen.metric, worst=sign))
-
-
-def _value(metrics: Mapping[str, float], name: str, *, worst: int) -> float:
-    return metrics.get(name, worst * math.inf)
+    return min(done, key=lambda one: sign * one[1].metrics.get(chosen.metric, sign * math.inf))
 
 
 def results(state: MissionState) -> list[CriterionResult]:
-    """The criteria of the mission: the winner met all that are required. Without one none can be met any more."""
+    """The criteria of the mission: the winner met all required ones. Without a winner, none can be met."""
     found = winner(state)
     if found is None:
         evidence: dict[str, Any] = {"reason": "no agent has met all required criteria", "never": True}
-        return [
-            CriterionResult(criterion_id=one.criterion_id, status="unmet", evidence=evidence)
-            for one in state.mission.criteria
-        ]
-    name, child = found
-    evidence = {"agent": name, "session_id": child.session_id}
-    source = Source(tool=SPAWN, call_id=child.call_id, iteration=state.current_index)
+        source = None
+    else:
+        evidence = {"agent": found[0], "session_id": found[1].session_id}
+        source = Source(tool=SPAWN, call_id=found[1].call_id, iteration=state.current_index)
     return [
         CriterionResult(
             criterion_id=one.criterion_id,
-            status="met" if one.required else "inconclusive",
+            status="unmet" if found is None else "met" if one.required else "inconclusive",
             evidence=evidence,
             source=source,
         )
@@ -75,8 +68,6 @@ def results(state: MissionState) -> list[CriterionResult]:
 
 
 class PickedAgent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An agent among several, with its mission and whether it won."""
-
     agent: str
     session_id: str
     completed: bool
@@ -84,7 +75,6 @@ class PickedAgent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def agents(state: MissionState) -> list[PickedAgent]:
-    """The agents with their missions."""
     best = winner(state)
     return [
         PickedAgent(

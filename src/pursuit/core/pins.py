@@ -1,7 +1,7 @@
-"""Pinned definitions of tools: their digests, what changed, and the events of the stream that keeps them. Pure.
+"""Pinned definitions of tools: their digests, their changes, and the events of the stream that keeps them. Pure.
 
-The first list of a server is pinned. An allow rule of the operator counts for a tool while its definition is the pinned
-one.
+The first tool list of a server is pinned. An allow rule of the operator applies to a tool only while its definition is
+the pinned one.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ import msgspec
 from pursuit.core.events import encode
 
 PINS = "pins"
-"""The stream of the pins, and its kind."""
+"""The name and the kind of the stream of pins."""
 PARTS = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
-"""What makes up a definition. Icons, `_meta` and unknown fields may change."""
-MOST_LINES = 400
-"""Of one part of a definition: longer ones are not compared, so that a server cannot make the comparison slow."""
-LONGEST_LINE = 300
+"""The parts of a definition. Icons, `_meta` and unknown fields may change."""
+MAX_LINES = 400
+"""Longer parts of a definition are not compared, so that a server cannot make the comparison slow."""
+MAX_LINE = 300
 
 How = Literal["first", "notice", "accepted"]
 
 
 def definition_of(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of an entry of `tools/list` that are pinned."""
     return {part: entry[part] for part in PARTS if entry.get(part) is not None}
 
 
@@ -41,9 +40,9 @@ def digest_of(entry: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What a server changed since its tools were accepted: the new digests by name, and the difference for a person.
+    """A server's changes since its tools were accepted: the new digests by name, and the difference for a person.
 
-    `denies`: a changed tool is denied, and no one is asked.
+    With `denies`, changed tools are denied without a question.
     """
 
     server: str
@@ -54,37 +53,36 @@ class Changes:
 
     @property
     def key(self) -> str:
-        """Stands for exactly these changes."""
+        """Identifies exactly these changes."""
         body = json.dumps([self.server, self.folder, sorted(self.tools.items())])
         return f"pin {hashlib.sha256(body.encode()).hexdigest()}"
 
     @property
     def what(self) -> dict[str, Any]:
-        """What a yes accepts, for a record."""
+        """The changes that a yes accepts, for a record."""
         return {"server": self.server, "folder": self.folder, "tools": dict(self.tools)}
 
     @property
     def reason(self) -> str:
-        """Why no rule allows a call now."""
-        return f"server {self.server} changed {', '.join(self.tools)} since they were accepted"
+        return f"server {self.server} changed {', '.join(self.tools)} after they were accepted"
 
 
 class PinEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """A fact about the tools of one server, as the configuration in `folder` names it."""
+    """A fact about the tools of one server, named as in the configuration of `folder`."""
 
     at: float
     server: str
     folder: str = ""
     definitions: dict[str, Any] = {}
-    """By their digests; a long one is not kept."""
+    """Definitions by digest; long ones are not kept."""
 
 
 class ToolsChanged(PinEvent, frozen=True, kw_only=True):
-    """The server lists other definitions than those that are pinned. They are not accepted by this."""
+    """The server's definitions differ from the pinned ones. This does not accept them."""
 
 
 class ToolsPinned(PinEvent, frozen=True, kw_only=True):
-    """These tools, by name, count with these digests from now on."""
+    """The operator accepted these digests of tools, by name."""
 
     tools: dict[str, str]
     how: How
@@ -98,15 +96,14 @@ decode_pin: Callable[[bytes], AnyPinEvent] = msgspec.json.Decoder(AnyPinEvent).d
 
 @dataclass(slots=True)
 class PinState:
-    """The digests that count, by folder and server, and each definition that was seen."""
+    """The accepted digests, by folder and server, and each definition seen."""
 
     pinned: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict[tuple[str, str], dict[str, str]])
     definitions: dict[str, Any] = field(default_factory=dict[str, Any])
     changed: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
-    """How often a server changed a tool."""
+    """The number of times that a server changed a tool."""
 
     def apply(self, event: AnyPinEvent) -> None:
-        """Applies one event."""
         self.definitions |= event.definitions
         key = (event.folder, event.server)
         if isinstance(event, ToolsPinned):
@@ -117,16 +114,14 @@ class PinState:
 
 def difference(name: str, before: Mapping[str, Any] | None, now: Mapping[str, Any], *, added: bool) -> list[str]:
     """The lines that show a person how the definition of a tool changed."""
-    if added:
-        return [f"added {name}", *(f"+ {line}" for part in PARTS[1:] for line in _lines(part, now))]
-    if before is None:
+    if before is None and not added:
         return [f"changed {name}", "  (its earlier definition was too long to keep)"]
-    found = [f"changed {name}"]
+    found = [f"{'added' if added else 'changed'} {name}"]
     for part in PARTS[1:]:
-        one, other = _lines(part, before), _lines(part, now)
+        one, other = _lines(part, before or {}), _lines(part, now)
         if one == other:
             continue
-        if max(len(one), len(other)) > MOST_LINES:
+        if max(len(one), len(other)) > MAX_LINES:
             found.append(f"  {part}: {len(one)} lines before, {len(other)} now; too long to compare")
             continue
         found += [
@@ -142,4 +137,4 @@ def _lines(part: str, definition: Mapping[str, Any]) -> list[str]:
     text = value if isinstance(value, str) else json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
     first, *rest = text.splitlines() or [""]
     lines = [f"{part}: {first}", *(f"  {line}" for line in rest)]
-    return [line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}… ({len(line)} characters)" for line in lines]
+    return [line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}… ({len(line)} characters)" for line in lines]

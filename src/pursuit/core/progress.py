@@ -1,20 +1,19 @@
-"""Whether a mission makes progress: whether an unmet required criterion has moved, in the terms of its kind.
+"""Decides whether a mission makes progress.
 
-At a checkpoint there is progress if a required criterion is met for the first time, or if an unmet required one moved:
+A checkpoint shows progress if a required criterion is met for the first time, or if an unmet required one moved:
 
-- *threshold*: a new best value; or the distances from its target fall over the window, by Mann-Kendall's test, or waver
-  and are too few to tell; or more fresh measurements than ever, where it asks for them
+- *threshold*: a new best value; or the distances from its target fall over the window by Mann-Kendall's test, or vary
+  but are too few for the test; or, with `confirm`, more fresh measurements than ever
 - *count*: more successful calls than ever
 - *trend*: more points than ever until there are enough, then a slope that is nearer than ever
 - *check*: a status, an exit code or an expected value not seen before; its text does not count
 - *event*: it was reported again
 
-If nothing has measured one of them yet (events, predicates, checks that are not due, tools not called) and none is a
-threshold, a result not seen before is progress. Calls that were made before, with results that differ in numbers and
-identifiers alone, are no progress: a counter or a clock is no news. Of an agent's turn its tree counts. Optional
-criteria never count.
+If none of them is a threshold or has been measured yet (events, predicates, checks that are not due, tools not
+called), a result not seen before is progress. Repeated calls whose results differ only in numbers and identifiers are
+not: a counter or a clock is not news. For an agent's turn, its git tree counts. Optional criteria never count.
 
-Pure. The first checkpoint compares with nothing.
+Pure. The first checkpoint has nothing to compare with.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import math
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, cast
 
@@ -37,73 +35,36 @@ from pursuit.core.criteria import (
     ToolCallSucceeded,
     describe,
 )
-from pursuit.core.evaluate import least_squares_slope
 from pursuit.core.events import CriterionResult
 from pursuit.core.series import closer
 from pursuit.core.state import MissionState, fingerprint
 
 WINDOW = 10
-"""The window, in thresholds: by default the last 30 checkpoints. Half of it shows a drift of a fifth of the noise."""
+"""The window, in thresholds: 30 checkpoints by default. Half of it shows a drift of a fifth of the noise."""
 LEAST = 4
-"""The fewest points that noise is judged by, in thresholds. With 12, hardly a run that improves looks flat."""
-Judged = tuple[AnyCriterion, CriterionResult]
+"""The minimum points for the test, in thresholds. With 12, improving runs rarely look flat."""
 SIGNIFICANT = 1.0
-"""The least z of a trend. Noise alone has it in one window of six, and hardly in every one of several."""
+"""The minimum z of a trend. Noise reaches it in one window of six, and rarely in several consecutive ones."""
+Judged = tuple[AnyCriterion, CriterionResult]
 
 
-class Trend:
-    """How the distances from a target change, the newest last; what nobody asks for is not computed."""
-
-    def __init__(self, distances: Sequence[float]) -> None:
-        self._distances = distances
-        self.points = len(distances)
-
-    @property
-    def wavers(self) -> bool:
-        """Whether the distances both rise and fall."""
-        return self.points > 1 and min(self._steps) < 0 < max(self._steps)
-
-    @property
-    def slope(self) -> float:
-        """The change per checkpoint."""
-        return 0.0 if self.points < 2 else least_squares_slope(self._scaled) * self._scale
-
-    @property
-    def noise(self) -> float:
-        """The standard deviation that the differences of neighbours show."""
-        steps = self._steps
-        return math.sqrt(sum(step * step for step in steps) / (2 * len(steps))) * self._scale if steps else 0.0
-
-    @cached_property
-    def z(self) -> float:
-        """Mann-Kendall's standard score, positive where the distances fall; ties are allowed for."""
-        falling, before = 0, list[float]()
-        for value in self._distances:
-            falling += len(before) - bisect_right(before, value) - bisect_left(before, value)
-            insort(before, value)
-        count = self.points
-        ties = sum(n * (n - 1) * (2 * n + 5) for n in Counter(before).values())
-        variance = (count * (count - 1) * (2 * count + 5) - ties) / 18
-        return 0.0 if variance <= 0 or falling == 0 else (falling - math.copysign(1, falling)) / math.sqrt(variance)
-
-    @cached_property
-    def _scale(self) -> float:
-        return max(map(abs, self._distances), default=0.0) or 1.0  # squares of huge numbers are no numbers
-
-    @cached_property
-    def _scaled(self) -> list[float]:
-        return [one / self._scale for one in self._distances]
-
-    @cached_property
-    def _steps(self) -> list[float]:
-        return [after - before for before, after in pairwise(self._scaled)]
+def falling(distances: Sequence[float]) -> float:
+    """Mann-Kendall's standard score of a trend, corrected for ties; positive if the distances fall."""
+    pairs, before = 0, list[float]()
+    for value in distances:
+        pairs += len(before) - bisect_right(before, value) - bisect_left(before, value)
+        insort(before, value)
+    count = len(before)
+    ties = sum(n * (n - 1) * (2 * n + 5) for n in Counter(before).values())
+    variance = (count * (count - 1) * (2 * count + 5) - ties) / 18
+    return 0.0 if variance <= 0 or pairs == 0 else (pairs - math.copysign(1, pairs)) / math.sqrt(variance)
 
 
 def without_progress(state: MissionState, results: Sequence[CriterionResult]) -> tuple[int, int | None]:
-    """The number of checkpoints in a row without progress, this open one included, and the threshold in force.
+    """The number of consecutive checkpoints without progress, including the open one, and the threshold in force.
 
-    The default threshold is off while only events and predicates are unmet. The number stays at 0 then, so that it
-    counts for what is measured later.
+    The default threshold is off while only events and predicates are unmet. The number then stays at 0, so that
+    criteria measured later start from 0.
     """
     if not results:
         return state.no_progress, state.stagnation
@@ -111,8 +72,13 @@ def without_progress(state: MissionState, results: Sequence[CriterionResult]) ->
     explicit = state.mission.stagnation_threshold is not None or state.stagnation is None
     if not explicit and all(isinstance(one, EventSeen | Predicate) for one, _ in unmet):
         return 0, None
-    if state.checkpoints == 0 or _met_first(state, results):
+    if state.checkpoints == 0:
         return 0, state.stagnation
+    if len(unmet) < len(results):
+        pairs = zip(state.criteria, results, strict=True)
+        met = {one.criterion_id for one, result in pairs if one.required and result.status == "met"}
+        if not met <= state.ever_met:
+            return 0, state.stagnation
     new = _news_counts(unmet) and (state.news or (state.open is not None and state.is_new(state.open)))
     for criterion, result in () if new else unmet:
         if _moved(state, criterion, result):
@@ -121,38 +87,34 @@ def without_progress(state: MissionState, results: Sequence[CriterionResult]) ->
 
 
 def _unmet(state: MissionState, results: Sequence[CriterionResult]) -> list[Judged]:
-    """The required criteria that are not met, each with its result."""
-    pairs = zip(state.mission.criteria, results, strict=True)
-    return [(one, result) for one, result in pairs if one.required and result.status != "met"]
-
-
-def _met_first(state: MissionState, results: Sequence[CriterionResult]) -> bool:
-    """Whether a required criterion is met that never was before."""
-    for criterion, result in zip(state.mission.criteria, results, strict=True):
-        if result.status == "met" and criterion.required and criterion.criterion_id not in state.ever_met:
-            return True
-    return False
+    pairs = zip(state.criteria, results, strict=True)
+    return [(one, result) for one, result in pairs if result.status != "met" and one.required]
 
 
 def _news_counts(unmet: list[Judged]) -> bool:
-    """Whether none of them is a threshold, and no call has given one of them a number or an outcome yet."""
-    return all(not isinstance(one, MetricThreshold) and result.source is None for one, result in unmet)
+    """True if none of them is a threshold, and no call has given any of them a number or an outcome yet."""
+    return not [one for one, result in unmet if result.source is not None or isinstance(one, MetricThreshold)]
 
 
 def _moved(state: MissionState, criterion: AnyCriterion, result: CriterionResult) -> bool:
-    if isinstance(criterion, MetricThreshold) and (_new_best(state, criterion) or _improves(state, criterion)):
-        return True
+    name = criterion.criterion_id
+    if isinstance(criterion, MetricThreshold):
+        new_best = name in state.nearest and closer(state.nearest[name], state.least.get(name))
+        if new_best or _improves(state, criterion):
+            return True
+        if not criterion.confirm:
+            return False
     if isinstance(criterion, Check):
         return standing(result) not in state.standings
     return risen(state, criterion, result) is not None
 
 
 Level = tuple[int, float]
-"""A number that grows, and at the same number a distance that falls."""
+"""A number that grows and, for equal numbers, a distance that falls."""
 
 
 def risen(state: MissionState, criterion: AnyCriterion, result: CriterionResult) -> Level | None:
-    """The level of a criterion if it is above all levels at earlier checkpoints, else None."""
+    """The level of a criterion if it exceeds those at all earlier checkpoints, else None."""
     now, before = _level(state, criterion, result), state.levels.get(criterion.criterion_id)
     if now is None or before is None or now[0] > before[0]:
         return now
@@ -160,7 +122,7 @@ def risen(state: MissionState, criterion: AnyCriterion, result: CriterionResult)
 
 
 def _level(state: MissionState, criterion: AnyCriterion, result: CriterionResult) -> Level | None:
-    """How far a criterion has come that counts something; None if its kind does not, or nothing is known."""
+    """The level of a criterion that counts something; None for other kinds, or if nothing is known."""
     evidence: dict[str, Any] = result.evidence
     match criterion:
         case MetricThreshold():
@@ -177,25 +139,24 @@ def _level(state: MissionState, criterion: AnyCriterion, result: CriterionResult
 
 
 def standing(result: CriterionResult) -> str:
-    """What a check came to: its status, and each expectation with its value, such as the exit code or a count."""
+    """The outcome of a check: its status, and each expectation with its value, such as the exit code or a count."""
     rows = {name: (one.get("value"), one.get("met")) for name, one in _expectations(result).items()}
     return fingerprint([result.criterion_id, result.status, rows])
 
 
 def _expectations(result: CriterionResult) -> dict[str, Mapping[str, Any]]:
-    """What a check expects, each with whether it is met."""
     evidence: dict[str, Any] = result.evidence
     return {name: cast("Mapping[str, Any]", one) for name, one in evidence.items() if isinstance(one, Mapping)}
 
 
 def figures(state: MissionState, results: Sequence[CriterionResult], counter: int) -> str:
-    """The numbers behind so many checkpoints without progress."""
+    """A sentence with the numbers that show the lack of progress."""
     unmet = _unmet(state, results)
     words = [_words(state, criterion, result) for criterion, result in unmet]
     if state.open is not None and state.open.tree is not None and state.open.outputs() in state.outputs_seen:
         words.append("the workspace is as it was after an earlier turn")
     elif _news_counts(unmet):
-        words.append("no result differs from earlier ones in more than numbers")
+        words.append("results differ from earlier ones only in numbers")
     return f"No progress for {counter} checkpoint{'s' * (counter != 1)}: {'; '.join(words)}."
 
 
@@ -204,7 +165,7 @@ def _words(state: MissionState, criterion: AnyCriterion, result: CriterionResult
     said = evidence.get("reason", "not met")
     match criterion:
         case MetricThreshold():
-            return _about_threshold(state, criterion, _trend(state, criterion))
+            return _about_threshold(state, criterion)
         case ToolCallSucceeded():
             said = f"{evidence.get('count', 0)} of {criterion.min_count} calls"
         case MetricTrend() if "slope" in evidence:
@@ -217,44 +178,32 @@ def _words(state: MissionState, criterion: AnyCriterion, result: CriterionResult
     return f"{describe(criterion)}: {said}, as before"
 
 
-def _new_best(state: MissionState, criterion: MetricThreshold) -> bool:
-    name = criterion.criterion_id
-    return name in state.nearest and closer(state.nearest[name], state.least.get(name))
-
-
-def _trend(state: MissionState, criterion: MetricThreshold) -> Trend | None:
-    """The trend up to this checkpoint; None if the metric has no new value."""
+def _distances(state: MissionState, criterion: MetricThreshold) -> list[float]:
+    """The distances from its target up to this checkpoint; empty without a new value of the metric."""
     name = criterion.criterion_id
     if name not in state.nearest or state.stagnation is None:
-        return None
-    return Trend([*state.trail.get(name, ()), state.nearest[name]][-WINDOW * state.stagnation :])
+        return []
+    return [*state.trail.get(name, ()), state.nearest[name]][-WINDOW * state.stagnation :]
 
 
 def _improves(state: MissionState, criterion: MetricThreshold) -> bool:
-    """Whether the distances fall by more than noise does by chance, or there are too few of them to tell."""
-    name = criterion.criterion_id
-    before = state.trail.get(name)
-    if not before or before[-1] == state.nearest.get(name):
-        return False  # it has not moved
-    trend = _trend(state, criterion)
-    if trend is None or not trend.wavers:
-        return False
-    return trend.points < LEAST * (state.stagnation or 0) or trend.z >= SIGNIFICANT
+    """True if the distances fall by more than noise explains, or are too few to tell."""
+    distances = _distances(state, criterion)
+    steps = [after - before for before, after in pairwise(distances)]
+    if not steps or steps[-1] == 0 or not min(steps) < 0 < max(steps):
+        return False  # it did not move, or only away from its target
+    return len(distances) < LEAST * (state.stagnation or 0) or falling(distances) >= SIGNIFICANT
 
 
-def _about_threshold(state: MissionState, criterion: MetricThreshold, trend: Trend | None) -> str:
-    known = _best(state, criterion)
-    if trend is None:
+def _about_threshold(state: MissionState, criterion: MetricThreshold) -> str:
+    """The best value, a note if it violates a limit, and the trend of the distance."""
+    known, best = "no value", state.best_points.of(criterion.criterion_id)
+    point = None if best is None else best.point or best.infeasible
+    if best is not None and point is not None:
+        limits = ", which violates a limit" if best.point is None else ""
+        known = f"best {point.value:g} in iteration {point.iteration + 1}{limits}"
+    distances = _distances(state, criterion)
+    if not distances:
         return f"{describe(criterion)} has no new value ({known})"
-    change = f"its distance changes by {trend.slope:.3g} per checkpoint over {trend.points}, noise {trend.noise:.3g}"
-    return f"{describe(criterion)}: {known}; {change}, z {trend.z:.2f} of {SIGNIFICANT:g} needed"
-
-
-def _best(state: MissionState, criterion: MetricThreshold) -> str:
-    """The best value among the points that keep the limits; without one, that it violates them."""
-    best = state.best_points.of(criterion.criterion_id)
-    if best is not None and best.point is not None:
-        return f"best {best.point.value:g} in iteration {best.point.iteration + 1}"
-    if best is not None and best.infeasible is not None:
-        return f"best {best.infeasible.value:g} in iteration {best.infeasible.iteration + 1}, which violates a limit"
-    return "no value"
+    trend = f"its distance shows no fall over {len(distances)} checkpoints"
+    return f"{describe(criterion)}: {known}; {trend}, z {falling(distances):.2f} of {SIGNIFICANT:g} needed"

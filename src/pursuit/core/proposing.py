@@ -1,10 +1,10 @@
-"""Kinds of proposers: the base of their settings, the facts that others read of them, and the look-up by name. Pure.
+"""Kinds of proposers: the base class of their settings, the facts that other code reads, and the look-up by name. Pure.
 
-A kind is a folder or module below `proposers/`, or a package that registers itself. Nothing outside of it knows the
-kind: what others must know is a fact of its settings. A kind is imported when it is named, and not before.
+A kind is a folder or module below `proposers/`, or a package that registers itself. Code outside of it does not depend
+on the kind: it reads facts from the kind's settings. A kind is imported only when it is named.
 
 Invariant: the facts that the fold, the guard or a verdict reads are stored with the mission. So an upgrade of a kind
-never changes what a stored mission means, and a mission whose kind is not installed can still be read.
+never changes the meaning of a stored mission, and a mission whose kind is not installed can still be read.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 import msgspec
 from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, ValidationError
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, PydanticKnownError, core_schema
+from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
 
-from pursuit.core.base_model import Broken, InputModel
+from pursuit.core.base_model import Broken, InputModel, lines_of
 from pursuit.errors import Fault, ValidationFailed, advice
 
 GROUP = "pursuit.proposers"
-"""The entry points by which a package adds kinds; provisional until 1.0."""
+"""The entry-point group by which a package adds kinds; provisional until 1.0."""
 BUILT_IN = {
     "repeat": "pursuit.proposers.repeat:RepeatKind",
     "script": "pursuit.proposers.script:ScriptKind",
     "client": "pursuit.proposers.client:ClientKind",
     "replay": "pursuit.proposers.replay:ReplayKind",
     "search": "pursuit.proposers.search.kind:SearchKind",
-    "model": "pursuit.proposers.model.kind:ModelKind",
-    "sampling": "pursuit.proposers.model.kind:SamplingKind",
+    "model": "pursuit.proposers.model.asking:ModelKind",
+    "sampling": "pursuit.proposers.model.asking:SamplingKind",
     "agent": "pursuit.proposers.agent.kind:AgentKind",
     "best_of": "pursuit.proposers.best_of:BestOfKind",
     "python": "pursuit.proposers.python:PythonKind",
 }
 DEFAULT_KIND = "client"
 NAMES_A_MODEL = "model"
-"""The kind that a text with a colon means, such as `anthropic:claude-haiku-4-5`."""
+"""The kind that a text with a colon selects, such as `anthropic:claude-haiku-4-5`."""
 IS_CODE = "python"
-"""The kind that a function, or an object with `propose`, means."""
+"""The kind that a function, or an object with `propose`, selects."""
 LENDS_A_MODEL = "sampling"
-"""The kind that a client means that wants its own model to be asked."""
-FEW = 3
-"""How often in a row the operator's script or command fails in the same way before the mission ends."""
+"""The kind for a client that wants its own model to be asked."""
+PATIENCE = 3
+"""Consecutive equal failures of the operator's script or command after which the mission ends."""
 
 
 class StoredObjective(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a search looks for: the tool that it calls, the metric and its direction, and the limits that count.
+    """The objective of a search: the tool that it calls, the metric and its direction, and the limits that count.
 
-    `noise` is whether equal calls give different values; None while that is not known.
+    `noise` is true if equal calls give different values; None while that is not known.
     """
 
     tool: str
@@ -66,28 +66,28 @@ class ProposerFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """The facts of a proposer that are stored with its mission."""
 
     authored: bool = False
-    """Whether the operator wrote what it proposes."""
+    """True if the operator wrote what it proposes."""
     guarded: bool = False
-    """Whether the loop guard watches its calls."""
+    """True if the loop guard watches its calls."""
     stagnates: bool = True
-    """Whether the default threshold of stagnation holds."""
+    """True if the default threshold of stagnation holds."""
     reports_metrics: bool = False
-    """Whether its scripts report metrics."""
+    """True if its scripts report metrics."""
     proposed_by_client: bool = False
-    """Whether each iteration waits for a proposal of the client that drives the mission."""
+    """True if each iteration waits for a proposal from the driving client."""
     tools: tuple[str, ...] = ()
     """The tools that it performs itself; answers to their questions are kept for later turns."""
     later_tools: tuple[str, ...] = ()
-    """The tools that it calls only at its end."""
+    """The tools that it calls only at the end."""
     failures: Literal["script", "calls", "calls_without_pace"] | None = None
-    """Whose failures are the operator's, so that equal ones in a row end the mission."""
-    patience: int = FEW
-    """The calls that must be made before equal failures end the mission."""
+    """The calls or script that the operator is responsible for: consecutive equal failures end the mission."""
+    patience: int = PATIENCE
+    """The minimum number of calls before equal failures end the mission."""
     objective: StoredObjective | None = None
 
 
 class StartedProcess(NamedTuple):
-    """A process or service that a proposer starts or asks: the operator must trust it."""
+    """A process that a proposer starts, or a service that it contacts; the operator must trust it."""
 
     name: str
     words: Sequence[str]
@@ -101,29 +101,29 @@ class ProposerSettings(InputModel):
     """The name of the kind: a `Literal` in each class."""
 
     WORKSPACE: ClassVar[bool] = False
-    """Whether it works in a git repository; then it needs no tools."""
+    """True if it works in a git repository; then it does not need tools."""
     CLIENTS: ClassVar[str | None] = None
     """Why an MCP client may not name it; None if a client may."""
     LEARNS: ClassVar[bool] = False
-    """Whether it is shown the lessons of similar missions."""
+    """True if it is shown the lessons of similar missions."""
     LENDS_MODEL: ClassVar[bool] = False
-    """Whether the client that drives the mission lends its model."""
+    """True if the client that drives the mission lends its model."""
     FROM_FILE: ClassVar[bool] = False
-    """Whether a process that continues a mission needs the mission's file."""
+    """True if a process needs the mission's file to continue a mission."""
     RESERVED: ClassVar[tuple[str, ...]] = ()
-    """The names that no server may have beside it."""
+    """Names that servers may not have if this kind is used."""
     CHILDREN: ClassVar[str | None] = None
     """Why a parent mission may not name it for a child; None if it may."""
     AUTHORS: ClassVar[str | None] = None
     """Why only a mission that the operator wrote may name it for a child; None if any may."""
     ASKS_MODEL: ClassVar[bool] = False
-    """Whether it is a conversation with a language model."""
+    """True if it is a conversation with a language model."""
     USAGE_KNOWN: ClassVar[bool] = True
-    """Whether tokens and cost of its requests are known, so that caps on them hold."""
+    """True if tokens and cost of its requests are known, so that caps on them hold."""
     REPEATS: ClassVar[bool] = False
-    """Whether each iteration is the same call."""
+    """True if each iteration is the same call."""
     INHERITED: ClassVar[bool] = False
-    """Whether a child without a proposer has this one."""
+    """True if a child without a proposer inherits this one."""
 
     def facts(self) -> ProposerFacts:
         """The facts that are stored with the mission."""
@@ -136,22 +136,22 @@ class ProposerSettings(InputModel):
 
     @property
     def models(self) -> Sequence[str]:
-        """The providers' models that it asks, the first one first."""
+        """The providers' models that it asks, in order of preference."""
         return ()
 
     @property
     def max_requests_per_iteration(self) -> int | None:
-        """How often it asks a language model in one iteration at most; None if it asks none."""
+        """The most requests to a language model in one iteration; None if it does not ask one."""
         return None
 
     @property
     def needs_client(self) -> bool:
-        """Whether only an MCP client can drive the mission: it proposes, or lends its model."""
+        """True if only an MCP client can drive the mission: it proposes, or lends its model."""
         return self.LENDS_MODEL or self.facts().proposed_by_client
 
     @property
     def result_room(self) -> int:
-        """How many tokens of one result it is shown at once."""
+        """The number of tokens of one result that it is shown at a time."""
         return 8_000
 
     def starts(self) -> Iterable[StartedProcess]:
@@ -163,12 +163,12 @@ class ProposerSettings(InputModel):
         return ()
 
     def calls(self) -> Iterable[tuple[str, Mapping[str, Any]]]:
-        """The calls that stand in the settings, each with its tool."""
+        """The calls in the settings, each as tool and arguments."""
         return ()
 
     def with_model(self, name: str) -> Self:
         """The settings with another language model."""
-        raise ValidationFailed([Fault(field="model", reason=f"the proposer is {self.kind}, no model")])
+        raise ValidationFailed([Fault(field="model", reason=f"the proposer is {self.kind}, not a model")])
 
     def preferences(self) -> Mapping[str, Any] | None:
         """MCP's model preferences, for a client that lends its model."""
@@ -180,37 +180,37 @@ class ProposerSettings(InputModel):
 
     @classmethod
     def chosen(cls, tag: str) -> type[InputModel] | None:
-        """The class of the kind in the place of a fault."""
+        """The settings class of the kind named in a fault's location."""
         return settings_type(tag) if cls is ProposerSettings else None
 
     @classmethod
     def rules(cls, mission: Mapping[str, Any]) -> Iterable[Broken]:  # noqa: ARG003 - for kinds that have rules
-        """The rules between the settings and the rest of a mission that raw input breaks."""
+        """Yields the broken rules between the settings and the rest of a mission, from raw input."""
         return ()
 
     @classmethod
     def in_file(cls, table: dict[str, Any], folder: Path) -> Iterable[Broken]:  # noqa: ARG003 - for kinds that read
-        """Reads what the table in a mission file names beside that file; changes the table."""
+        """Reads files that the table in a mission file names, relative to `folder`; changes the table."""
         return ()
 
     @classmethod
     def describe_file(cls, definitions: dict[str, Any]) -> None:
-        """Adds to the JSON Schema of the settings what only a mission file may say."""
+        """Adds the keys that are allowed only in a mission file to the JSON Schema of the settings."""
 
     @classmethod
     def upcast(cls, stored: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Stored settings of an earlier release in today's form."""
+        """Converts stored settings of an earlier release to the current form."""
         return stored
 
 
 class MissingKind(ProposerSettings):
-    """The stored settings of a kind that is not installed here: the mission can be read, and not driven."""
+    """The stored settings of a kind that is not installed here: the mission can be read but not driven."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class Kind(Protocol):
-    """A registered kind, as far as the core knows it; `proposers/contract.py` has its hooks."""
+    """The part of a registered kind that the core needs; `proposers/contract.py` has its hooks."""
 
     settings: type[ProposerSettings]
 
@@ -221,13 +221,12 @@ def _others() -> Mapping[str, Any]:
 
 
 def kinds() -> list[str]:
-    """The names of all kinds that are installed."""
     return [*BUILT_IN, *sorted(_others())]
 
 
 @cache
 def find_kind(name: str) -> Kind | None:
-    """The kind with this name, imported now; None if there is none."""
+    """Imports and returns the kind with this name; None if there is none."""
     if name in BUILT_IN:
         module, _, attribute = BUILT_IN[name].partition(":")
         return cast("Kind", getattr(import_module(module), attribute)())
@@ -236,9 +235,9 @@ def find_kind(name: str) -> Kind | None:
 
 
 def refused_to_clients(settings: ProposerSettings, allowed: Collection[str], *, child: bool = False) -> str | None:
-    """Why a client, or for a `child` its parent, may not name this proposer.
+    """Why a client (or, for a `child`, its parent) may not name this proposer; None if it may.
 
-    Kinds of other packages must be among those that are allowed. What a child may be is checked with its parent's call.
+    Kinds of other packages must be in `allowed`. The call that starts a child checks the other rules for children.
     """
     if settings.CLIENTS is not None and not child:
         return settings.CLIENTS
@@ -250,7 +249,7 @@ def refused_to_clients(settings: ProposerSettings, allowed: Collection[str], *, 
 
 
 def settings_type(proposer: object) -> type[ProposerSettings] | None:
-    """The class of settings that raw input names; None if it names none that is known."""
+    """The settings class that raw input names; None if it is unknown."""
     if isinstance(proposer, ProposerSettings):
         return type(proposer)
     if callable(proposer) or callable(getattr(proposer, "propose", None)):
@@ -262,14 +261,14 @@ def settings_type(proposer: object) -> type[ProposerSettings] | None:
 
 
 def spelled_out(proposer: object) -> object:
-    """The table that a text stands for: a kind, or a language model."""
+    """Expands a text that names a kind or a language model to a table."""
     if not isinstance(proposer, str):
         return proposer
     return {"kind": NAMES_A_MODEL, "model": proposer} if ":" in proposer else {"kind": proposer}
 
 
 def read_settings(value: object) -> ProposerSettings:
-    """The settings in plain data, by their kind; raises pydantic's errors, with the kind in their places."""
+    """Validates settings in plain data by their kind; raises pydantic's errors, with the kind in their locations."""
     if isinstance(value, ProposerSettings):
         return value
     if callable(value) or callable(getattr(value, "propose", None)):
@@ -289,24 +288,18 @@ def read_settings(value: object) -> ProposerSettings:
     try:
         return found.model_validate(dict(data))
     except ValidationError as error:
-        lines = [
-            InitErrorDetails(
-                type=item["type"], loc=(str(data["kind"]), *item["loc"]), input=item["input"], ctx=item.get("ctx") or {}
-            )
-            for item in error.errors(include_url=False)
-        ]
-        raise ValidationError.from_exception_data(found.__name__, lines) from None
+        raise ValidationError.from_exception_data(found.__name__, lines_of(error, str(data["kind"]))) from None
 
 
 class ByKind:
-    """The annotation of a field with the settings of any kind: it is validated by the kind that it names."""
+    """Annotates a field that accepts the settings of any kind; the named kind validates it."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Validates by `read_settings`, and serializes whichever class it is."""
+        """Validates with `read_settings`; serializes any class."""
         return core_schema.no_info_plain_validator_function(read_settings)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """One of all kinds; assembled only where a schema is printed."""
+        """A union of all kinds; assembled only when a schema is printed."""
         found = [kind.settings for name in kinds() if (kind := find_kind(name)) is not None]
         for one in found:
             one.model_rebuild()
@@ -315,7 +308,7 @@ class ByKind:
 
 
 def stored_settings(stored: Mapping[str, Any]) -> ProposerSettings:
-    """The settings in a stored mission; those of a kind that is not here, or that refuses them, as they are."""
+    """The settings in a stored mission; left as they are if the kind is missing or rejects them."""
     found = settings_type(stored)
     if found is None:
         return MissingKind.model_validate(dict(stored))
@@ -328,7 +321,7 @@ def stored_settings(stored: Mapping[str, Any]) -> ProposerSettings:
 
 
 def facts_before(stored: Mapping[str, Any]) -> ProposerFacts:
-    """The facts of a mission that was stored before missions stored them. Frozen: it never changes."""
+    """The facts of a mission that was stored before missions stored them. Frozen: never change this."""
     made = _BEFORE.get(str(stored.get("kind")))
     return ProposerFacts() if made is None else made(stored)
 
@@ -366,7 +359,7 @@ _BEFORE: Mapping[str, Callable[[Mapping[str, Any]], ProposerFacts]] = {
 
 
 def mission_before(mission: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A stored mission in today's form, but for its proposer: `best_of` had the choice that is its fleet's now."""
+    """Converts a stored mission to the current form, except its proposer: `pick` moved from `best_of` to the fleet."""
     proposer, fleet = cast("Mapping[str, Any]", mission["proposer"]), mission.get("fleet")
     picked = "agents" in proposer and "pick" in proposer
     if not picked or not isinstance(fleet, Mapping) or "pick" in fleet:

@@ -1,6 +1,6 @@
-"""How a mission stands, as people and programs read it: its criteria, its budget, what it waits for. Pure.
+"""The status of a mission for people and programs: its criteria, its budget, the reason for a wait. Pure.
 
-`Status` is made of the state alone. The parts that a report has, too, are here as well.
+`Status` is built only from the state. The parts that it shares with reports are here, too.
 """
 
 from __future__ import annotations
@@ -24,12 +24,10 @@ from pursuit.core.history import Shown, iso
 from pursuit.core.observe import text_of, value_of
 from pursuit.core.state import MissionState
 
-TAIL_LINES, LONGEST_LINE = 20, 300
+TAIL_LINES, MAX_LINE = 20, 300
 
 
 class CriterionRow(Shown, frozen=True, kw_only=True):
-    """A criterion with its last result."""
-
     criterion_id: str
     kind: str
     required: bool
@@ -38,7 +36,7 @@ class CriterionRow(Shown, frozen=True, kw_only=True):
     description: str
     evidence: Any
     source: Source | None
-    """The call that the value comes from."""
+    """The call that gave the value."""
 
 
 class ApprovalRow(Shown, frozen=True, kw_only=True):
@@ -55,10 +53,10 @@ class ApprovalRow(Shown, frozen=True, kw_only=True):
     asked_at: str | None
     expires_at: str | None = None
     required: int = 1
-    """How many people must say yes."""
+    """The number of people who must say yes."""
     approved_by: list[str] | None = None
     cut: bool = False
-    """Whether the description does not show the arguments whole."""
+    """True if the description does not show the full arguments."""
     masked: bool | None = None
     expired: bool = False
     answer: str | None = None
@@ -69,7 +67,6 @@ class ApprovalRow(Shown, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, asked: Approval, stream: str | None = None, now: float | None = None) -> Self:
-        """A question that waits, as the person who answers sees it; `now` says whether it has expired."""
         return cls(
             approval_id=asked.approval_id,
             mission_id=stream or asked.stream,
@@ -88,7 +85,7 @@ class ApprovalRow(Shown, frozen=True, kw_only=True):
 
 
 class ChildRow(Shown, frozen=True, kw_only=True):
-    """A child with what was set aside for it and what it used; the latter is not known while it runs."""
+    """A child with the amounts reserved for it and used by it; the latter are unknown while it runs."""
 
     mission_id: str = msgspec.field(name="session_id")
     outcome: str | None
@@ -99,8 +96,6 @@ class ChildRow(Shown, frozen=True, kw_only=True):
 
 
 class WorkspaceTurn(Shown, frozen=True, kw_only=True):
-    """What a turn of an agent changed."""
-
     iteration: int
     outcome: Outcome | None
     before: str
@@ -111,20 +106,21 @@ class WorkspaceTurn(Shown, frozen=True, kw_only=True):
 
 
 class WorkspaceRow(Shown, frozen=True, kw_only=True):
-    """The workspace of an agent's mission and what its latest turns changed."""
+    """The workspace of an agent's mission, and the changes of its latest turns."""
 
     path: str | None
     in_place: bool
     turns: list[WorkspaceTurn]
     protected_turns: int
-    """The turns that changed protected files, which does not count."""
+    """The number of turns that changed protected files; these changes do not count."""
     agents: list[pick.PickedAgent] | None = None
     branch: str | None = None
     """The branch of the result."""
+    isolation: list[str] | None = None
+    """What the agent can write, read and reach; one line if nothing limits it."""
 
     @classmethod
     def of(cls, mission_id: str, state: MissionState) -> Self | None:
-        """The workspace; None without one."""
         workspace = state.mission.workspace
         if workspace is None:
             return None
@@ -146,11 +142,12 @@ class WorkspaceRow(Shown, frozen=True, kw_only=True):
             protected_turns=state.protected_turns,
             agents=agents,
             branch=None if result is None else f"pursuit/{result}",
+            isolation=None if state.isolation is None else state.isolation.splitlines(),
         )
 
 
 class ModelUse(Shown, frozen=True, kw_only=True):
-    """What a language model used beyond the budget's sums; `estimated_tokens` were sent and not answered."""
+    """Usage of a language model beyond the budget's sums; `estimated_tokens` are those of unanswered requests."""
 
     name: str | None
     cached_tokens: int
@@ -159,14 +156,14 @@ class ModelUse(Shown, frozen=True, kw_only=True):
 
 
 class ClientCompletion(Shown, frozen=True, kw_only=True):
-    """On which client's word a mission was ended as completed, and the required criteria that were not met."""
+    """The client that marked a mission completed, and the required criteria that were not met."""
 
     by: str
     unmet: list[str]
 
 
 class Status(Shown, frozen=True, kw_only=True):
-    """Everything about a mission but its history. Times are in ISO 8601; what does not apply is None or empty."""
+    """Everything about a mission except its history. Times are in ISO 8601; None or empty if a field does not apply."""
 
     mission_id: str = msgspec.field(name="session_id")
     status: str
@@ -190,7 +187,7 @@ class Status(Shown, frozen=True, kw_only=True):
     verdict: str | None = None
     verdict_reason: str | None = None
     rationale: str | None = None
-    """The words of the last verdict."""
+    """The rationale of the last verdict."""
     started_at: str | None = None
     ended_at: str | None = None
     failure: str | None = None
@@ -207,7 +204,7 @@ class Status(Shown, frozen=True, kw_only=True):
     completed_by_client: ClientCompletion | None = None
     workspace: WorkspaceRow | None = None
     next: str | None = None
-    """What continues a mission whose run reached its goal."""
+    """The command that continues a mission whose run reached its goal."""
     resume: str | None = None
     """The command that continues an interrupted mission."""
     placement: str | None = None
@@ -215,7 +212,6 @@ class Status(Shown, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, mission_id: str, state: MissionState, seconds: float | None = None, now: float | None = None) -> Self:
-        """What the state says; `seconds` is its wall clock now."""
         best = {one.criterion_id: state.best_points.of(one.criterion_id) for one in state.thresholds}
         model = None
         if (talk := state.conversation).began is not None:
@@ -263,15 +259,10 @@ class Status(Shown, frozen=True, kw_only=True):
 
 
 def criteria_rows(state: MissionState) -> list[CriterionRow]:
-    """Each criterion with its last result."""
-    rows: list[CriterionRow] = []
-    for criterion in state.mission.criteria:
-        name = criterion.criterion_id
-        result = state.results.get(name) or CriterionResult(
-            criterion_id=name, status="inconclusive", evidence={"reason": "not evaluated yet"}
-        )
-        row = CriterionRow(
-            criterion_id=name,
+    unknown = CriterionResult(criterion_id="", status="inconclusive", evidence={"reason": "not evaluated yet"})
+    return [
+        CriterionRow(
+            criterion_id=criterion.criterion_id,
             kind=criterion.kind,
             required=criterion.required,
             status=result.status,
@@ -279,12 +270,12 @@ def criteria_rows(state: MissionState) -> list[CriterionRow]:
             evidence=result.evidence,
             source=result.source,
         )
-        rows.append(row)
-    return rows
+        for criterion in state.mission.criteria
+        for result in [state.results.get(criterion.criterion_id, unknown)]
+    ]
 
 
 def children_rows(state: MissionState) -> list[ChildRow]:
-    """The children of a mission."""
     return [
         ChildRow(mission_id=child.session_id, outcome=child.outcome, reserved=child.reserved, used=child.used)
         for child in state.children.values()
@@ -292,7 +283,7 @@ def children_rows(state: MissionState) -> list[ChildRow]:
 
 
 def client_completion(state: MissionState) -> ClientCompletion | None:
-    """How a client ended the mission as completed; None if none did."""
+    """The client that marked the mission completed, with its reason; None if no client did."""
     if not isinstance(state.stop, CompletionOrdered) or not state.stop.client:
         return None
     required = [criterion.criterion_id for criterion in state.mission.criteria if criterion.required]
@@ -308,7 +299,7 @@ def way_on(
     origin: str | None = None,
     say: Callable[..., str] = lambda *words: shlex.join(("pursuit", *words)),
 ) -> str:
-    """What continues or repeats a mission that ended for this reason: a sentence with commands to copy."""
+    """A sentence with the commands that continue or repeat a mission that ended for this reason."""
     if parent is not None:
         return f"its parent {parent} can start another child"
     if reason in EXTENDABLE:
@@ -319,18 +310,17 @@ def way_on(
         return f"continue it with: {say('resume', mission_id)}"
     if origin is not None:
         return f"start it again with: {say('run', origin)}"
-    return "an ended mission stays as it is; start a new one"
+    return "the mission has ended; start a new one"
 
 
 def exit_code_of(result: Mapping[str, Any] | None) -> int | None:
-    """The exit code in the result of a command, or None if it has none."""
     value = None if result is None else value_of(result)
     code = cast("Mapping[str, Any]", value).get("exit_code") if isinstance(value, Mapping) else None
     return code if isinstance(code, int) else None
 
 
 def output_tail(result: Mapping[str, Any] | None, *, lines: int = TAIL_LINES) -> list[str]:
-    """The last lines that a command printed, or of the text that a tool answered with."""
+    """The last lines of a command's output, or of the text in a tool's result."""
     if result is None:
         return []
     value = value_of(result)
@@ -342,5 +332,5 @@ def output_tail(result: Mapping[str, Any] | None, *, lines: int = TAIL_LINES) ->
         tails = [cast("list[str]", found.get(key) or []) for key in ("failure_lines", printed_to)]
         printed = [text for text in streams if isinstance(text, str)] + ["\n".join(tail) for tail in tails]
         texts = [text for text in printed if text.strip()] or texts
-    found = [line[:LONGEST_LINE] for text in texts for line in text.rstrip().splitlines()]
+    found = [line[:MAX_LINE] for text in texts for line in text.rstrip().splitlines()]
     return found[-lines:]

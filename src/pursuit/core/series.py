@@ -1,6 +1,6 @@
-"""The bounded histories of metrics and events, by name and source, and how a value compares with a threshold.
+"""Bounded histories of metrics and events, by name and source, and the comparison of values with thresholds.
 
-Pure data. Invariant: memory does not grow past the window.
+Pure data. Invariant: memory does not grow beyond the window.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pursuit.core.observe import source_matches
 
 
 class Point(msgspec.Struct, frozen=True, gc=False):
-    """One value: when, in what order within its iteration, and from which call."""
+    """One value, with its iteration, its order there, and its call."""
 
     iteration: int
     order: int
@@ -29,12 +29,11 @@ class Point(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def place(self) -> tuple[int, int]:
-        """The order of the points of a metric."""
         return self.iteration, self.order
 
 
-class Gap(NamedTuple):
-    """A call that should have reported a value, and did not; `last` is the value before it."""
+class Gap(msgspec.Struct, frozen=True, gc=False):
+    """A call that should have reported a value but did not; `last` is the value before it."""
 
     place: tuple[int, int]
     tool: str
@@ -44,7 +43,7 @@ class Gap(NamedTuple):
 
 
 class SeenEvent(NamedTuple):
-    """How often an event came from one source, and its last call."""
+    """The number of times that one source reported an event, and the last call."""
 
     times: int
     iteration: int
@@ -53,9 +52,9 @@ class SeenEvent(NamedTuple):
 
 
 class Metrics:
-    """The last points of every metric, kept apart by source so that no source can push out another's.
+    """The last points of every metric, separate by source so that no source can displace another's.
 
-    A value is current as long as its tool reports it: after a later call of the tool without it there is a gap.
+    A value is current as long as its tool reports it: a later call of the tool without the value leaves a gap.
     """
 
     __slots__ = ("_latest", "_series")
@@ -65,11 +64,16 @@ class Metrics:
         self._latest: dict[tuple[str, str], Gap] = {}
 
     def add(self, name: str, point: Point) -> None:
-        """Keeps the points of an iteration in proposed order, whichever call came back first."""
-        by_tool = self._series.setdefault(name, {})
-        series = by_tool.get(point.tool)
-        if series is None:
-            series = by_tool[point.tool] = deque(maxlen=MAX_WINDOW)
+        """Adds a point; keeps those of an iteration in proposed order, whichever call returned first."""
+        if name not in self._series:
+            self._series[name] = {}
+        by_tool = self._series[name]
+        if point.tool not in by_tool:
+            by_tool[point.tool] = deque(maxlen=MAX_WINDOW)
+        series = by_tool[point.tool]
+        if not series or series[-1].iteration < point.iteration:
+            series.append(point)
+            return
         held: list[Point] = []
         while series and series[-1].place > point.place:
             held.append(series.pop())
@@ -77,32 +81,30 @@ class Metrics:
         series.extend(reversed(held))
 
     def reported(self, gap: Gap, under: str = "") -> None:
-        """Notes that a tool has reported all that it has to, or all `under` a name: what is older is out of date."""
-        known = self._latest.get((gap.tool, under))
-        if known is None or gap.place > known.place:
-            self._latest[gap.tool, under] = gap
+        """Notes that a tool's report is complete, for all names or those `under` one: older values are now stale."""
+        key = (gap.tool, under)
+        if key not in self._latest or gap.place > self._latest[key].place:
+            self._latest[key] = gap
 
     def standing(self, name: str, source: str | None = None) -> Point | Gap | None:
-        """The newest point that counts under the source glob, or the gap after it."""
+        """The newest point that matches the source glob, or the gap after it."""
         newest: Point | Gap | None = None
-        for tool, series in self._series.get(name, {}).items():
-            if source_matches(source, tool):
+        for tool, series in self._series[name].items() if name in self._series else ():
+            if source is None or source_matches(source, tool):
                 now = self._gap(name, series[-1])
                 if newest is None or now.place > newest.place:
                     newest = now
         return newest
 
     def _gap(self, name: str, point: Point) -> Point | Gap:
-        """The newest gap after a point, of its tool or of a list or table that it was in; else the point."""
-        place, found = point.place, None
+        """The newest gap after a point, for its tool or for a list or table that contained it; else the point."""
+        place, found = (point.iteration, point.order), None
         for under in _above(name):
-            gap = self._latest.get((point.tool, under))
-            if gap is not None and gap.place > place:
+            if (point.tool, under) in self._latest and (gap := self._latest[point.tool, under]).place > place:
                 place, found = gap.place, gap
-        return point if found is None else found._replace(last=point)
+        return point if found is None else msgspec.structs.replace(found, last=point)
 
     def latest(self, name: str, source: str | None = None) -> Point | None:
-        """The newest point that counts under the source glob."""
         newest: Point | None = None
         for tool, series in self._series.get(name, {}).items():
             if source_matches(source, tool) and (newest is None or series[-1].place > newest.place):
@@ -110,7 +112,7 @@ class Metrics:
         return newest
 
     def points(self, name: str, source: str | None = None) -> list[Point]:
-        """The points that count, oldest first, at most a window of them."""
+        """The points that match, oldest first, at most one window."""
         merged = [
             point
             for tool, series in self._series.get(name, {}).items()
@@ -122,19 +124,18 @@ class Metrics:
         return merged[-MAX_WINDOW:]
 
     def names(self) -> Iterable[str]:
-        """Every metric that has a value."""
         return self._series.keys()
 
 
 @lru_cache(maxsize=1024)
 def _above(name: str) -> tuple[str, ...]:
-    """The names of everything that a metric is in, and its own: for `scores.0` that is all, `scores` and `scores.0`."""
+    """A metric's name and those of its containers: for `scores.0`, the empty name, `scores` and `scores.0`."""
     steps = name.split(".")
     return tuple(".".join(steps[:count]) for count in range(len(steps) + 1))
 
 
 class Events:
-    """How often each event was seen, by source."""
+    """Counts each event, by source."""
 
     __slots__ = ("_seen",)
 
@@ -142,13 +143,11 @@ class Events:
         self._seen: dict[str, dict[str, SeenEvent]] = {}
 
     def add(self, name: str, *, tool: str, call_id: str, iteration: int) -> None:
-        """Counts one more."""
         by_tool = self._seen.setdefault(name, {})
         before = by_tool.get(tool)
         by_tool[tool] = SeenEvent((before.times if before else 0) + 1, iteration, tool, call_id)
 
     def find(self, name: str, source: str | None = None) -> SeenEvent | None:
-        """The latest event that counts under the source glob, with the number of all that count."""
         matching = [seen for tool, seen in self._seen.get(name, {}).items() if source_matches(source, tool)]
         if not matching:
             return None
@@ -156,7 +155,6 @@ class Events:
         return last._replace(times=sum(seen.times for seen in matching))
 
     def counts(self) -> dict[str, int]:
-        """Event names with how often each was seen."""
         return {name: sum(seen.times for seen in by_tool.values()) for name, by_tool in self._seen.items()}
 
 
@@ -172,17 +170,17 @@ TOLERANCE = 1e-6
 
 
 def holds(criterion: MetricThreshold, value: float) -> bool:
-    """Whether the value meets the threshold."""
     return COMPARE[criterion.op](value, criterion.target)
 
 
 def distance(criterion: MetricThreshold, value: float) -> float:
-    """How far the value is from its target; zero exactly when the threshold holds."""
-    return 0.0 if holds(criterion, value) else max(abs(value - criterion.target), sys.float_info.min)
+    """The distance of the value from its target; zero if and only if the threshold holds."""
+    target = criterion.target
+    return 0.0 if COMPARE[criterion.op](value, target) else abs(value - target) or sys.float_info.min
 
 
 def better(op: Comparison, target: float, value: float, other: float) -> bool:
-    """Whether a value is strictly better than another one, in the direction that the comparison wants."""
+    """True if a value is strictly better than another, in the direction of the comparison."""
     match op:
         case "<" | "<=":
             return value < other
@@ -195,5 +193,5 @@ def better(op: Comparison, target: float, value: float, other: float) -> bool:
 
 
 def closer(distance: float, before: float | None) -> bool:
-    """Whether a distance from the target is smaller than the one before by more than the tolerance."""
+    """True if a distance from the target is smaller than the previous one by more than the tolerance."""
     return before is None or distance < before * (1 - TOLERANCE)

@@ -1,4 +1,4 @@
-"""A mission's state: everything that a turn needs to know, and the bounded views that predicates and scripts see.
+"""A mission's state: everything that a turn needs, and the bounded views for predicates and scripts.
 
 Pure data; only the fold changes it.
 """
@@ -17,7 +17,7 @@ import msgspec
 from pursuit.core.approvals import Questions
 from pursuit.core.best import BestPoints
 from pursuit.core.confirmation import Confirmations, doubled, remeasure
-from pursuit.core.criteria import Check, MetricThreshold, MetricTrend
+from pursuit.core.criteria import AnyCriterion, Check, MetricThreshold, MetricTrend
 from pursuit.core.events import (
     AbortOrdered,
     CompletionOrdered,
@@ -49,23 +49,15 @@ TERMINAL = frozenset({"completed", "terminated"})
 SCRIPT_SOURCE = "script"
 REMEMBERED = 4_096
 RECENT = 20
-MOST_BYTES = 256 * 1024
-MOST_POINTS = 100_000
+MAX_VIEW_BYTES = 256 * 1024
+MAX_REMEMBERED = 100_000
 PREVIEW = 200
-CLOCK_RUNS: dict[WaitingFor, bool] = {
-    "task": True,
-    "pace": True,
-    "model": True,
-    "approval": False,
-    "input": False,
-    "proposal": False,
-    "budget": False,
-}
-"""Whether the wall clock of a mission runs while it waits for this. Otherwise it runs while a driver holds it."""
+CLOCK_RUNS: frozenset[WaitingFor | None] = frozenset({"task", "pace", "model"})
+"""The wall clock of a mission also runs while it waits for these; otherwise only while a driver holds the mission."""
 
 
 class CallRecord(msgspec.Struct, kw_only=True, gc=False):
-    """One call of the open iteration, or of a recent one; without an outcome it still runs."""
+    """A call of the open iteration or of a recent one; without an outcome it still runs."""
 
     call_id: str
     iteration: int
@@ -90,14 +82,14 @@ class CallRecord(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def key(self) -> str:
-        """What makes two calls the same call."""
+        """Equal for identical calls."""
         if not self.fingerprint:
             self.fingerprint = fingerprint([self.tool, self.args])
         return self.fingerprint
 
 
 class Child(msgspec.Struct, kw_only=True, gc=False):
-    """A child as its parent knows it: what was set aside for it and, after its end, what it used of that."""
+    """A child, for its parent: the amounts reserved for it and, after its end, those used."""
 
     session_id: str
     call_id: str
@@ -106,14 +98,13 @@ class Child(msgspec.Struct, kw_only=True, gc=False):
     outcome: Outcome | None = None
     unpriced: bool = False
     completed: bool = False
-    """Whether it met all its required criteria."""
     metrics: dict[str, float] = {}
 
 
 class IterationRecord(msgspec.Struct, kw_only=True, gc=False):
     """An iteration that has begun: its calls in the order of their intents.
 
-    `view` is the `state` that a script saw when the iteration began, so that a replay sees the same.
+    `view` is the `state` for its script when the iteration began, so that a replay sees the same.
     """
 
     index: int
@@ -121,28 +112,25 @@ class IterationRecord(msgspec.Struct, kw_only=True, gc=False):
     proposed: IterationProposed
     calls: dict[str, CallRecord] = {}
     planned: list[PlannedCall] = []
-    """The calls of the proposal, and of each further answer in the same turn."""
+    """The calls of the proposal, and of later answers in the same turn."""
     requests: int = 1
-    """How often the model was asked in this turn."""
+    """The number of requests to the model in this turn."""
     turn_over: bool = False
     failed: list[str] = []
-    """Why its proposer proposed nothing that can be done."""
+    """Why the proposer proposed nothing usable."""
     script: ScriptEnded | None = None
     view: dict[str, Any] | None = None
     measured: dict[str, dict[str, float]] = {}
-    """The metrics of each call that the best point depends on."""
-    guarded_proposer: bool = False
-
-    @property
-    def guarded(self) -> bool:
-        """Whether the loop guard watches it: what a model or a client proposes, and a script not of the operator's."""
-        if self.proposed.script is not None:
-            return not self.proposed.own_script
-        return self.guarded_proposer
+    """The metrics of each call that matter for the best point."""
+    guarded: bool = False
+    """True if the loop guard watches it: proposals of models and clients, and scripts that are not the operator's."""
 
     def errors(self) -> list[tuple[str, str]]:
-        """The errors, each with its tool; a stop that cut off the turn of an agent is none."""
-        found = [(call.tool, call.error) for call in self.calls.values() if call.error is not None and not call.cut]
+        """The errors, each with its tool; a stop that cut off an agent's turn does not count."""
+        found: list[tuple[str, str]] = []
+        for call in self.calls.values():
+            if call.error is not None and not call.cut:
+                found.append((call.tool, call.error))
         if self.proposed.failed:
             found = [(self.proposed.proposer, reason) for reason in self.proposed.failed] + found
         if self.script is not None and self.script.error is not None:
@@ -150,37 +138,37 @@ class IterationRecord(msgspec.Struct, kw_only=True, gc=False):
         return found
 
     def sequence(self) -> str:
-        """The calls that were made, in order."""
+        """A fingerprint of the calls that were made, in order."""
         return " ".join([call.key for call in self.calls.values() if call.purpose != "check"])
 
     @property
     def tree(self) -> str | None:
-        """The git tree that the last turn of an agent left; None without one."""
+        """The git tree after the last turn of an agent; None without one."""
         return next((c.change.after for c in reversed(self.calls.values()) if c.change is not None), None)
 
     @property
     def only_unapproved(self) -> bool:
-        """Whether people refused, or did not answer about, all that it wanted to do: then it learned nothing."""
+        """True if people denied, or did not answer, all its calls: then it learned nothing."""
         script = self.script
         observed = script is not None and (script.observed or script.events)
         return bool(self.calls) and not observed and all(call.unapproved for call in self.calls.values())
 
     def outputs(self) -> str:
-        """A fingerprint of all outcomes and results, whatever the arguments were; of a turn of an agent, its tree."""
+        """A fingerprint of all outcomes and results without the arguments; for an agent's turn, its tree."""
         if (tree := self.tree) is not None:
             return fingerprint(["tree", tree])
-        script = self.script
-        said = (script.observed, script.events, script.error) if script is not None else None
-        return fingerprint([(c.tool, c.outcome, c.digest or c.error) for c in self.calls.values()] + [said])
+        return fingerprint([(c.tool, c.outcome, c.digest or c.error) for c in self.calls.values()] + [self._said])
 
     def shape(self) -> str:
-        """A fingerprint of the calls and of their results without numbers and identifiers; of an agent, its tree."""
+        """A fingerprint of the calls and their results without numbers and identifiers; for an agent, its tree."""
         if self.tree is not None:
             return self.outputs()
-        script = self.script
-        said = (script.observed, script.events, script.error) if script is not None else None
         calls = [(c.key, c.outcome, _shape(c.result or c.preview) or c.digest, c.error) for c in self.calls.values()]
-        return fingerprint([*calls, _shape(said)])
+        return fingerprint([*calls, _shape(self._said)])
+
+    @property
+    def _said(self) -> tuple[Any, ...] | None:
+        return None if self.script is None else (self.script.observed, self.script.events, self.script.error)
 
 
 _WORD = re.compile(r"[\w.:+-]+")
@@ -188,7 +176,7 @@ _DIGIT = re.compile(r"\d")
 
 
 def _shape(value: Any) -> str:
-    """JSON with a mark in the place of each number, time and identifier (words with a digit); empty without a value."""
+    """JSON with a mark in place of each number, time and identifier (word with a digit); empty without a value."""
     if value is None:
         return ""
     text = msgspec.json.encode(value, order="deterministic").decode()
@@ -196,9 +184,9 @@ def _shape(value: Any) -> str:
 
 
 class Exchange(msgspec.Struct, kw_only=True, gc=False):
-    """One request to a language model and what came of it: its answer, and the calls that the answer wanted.
+    """One request to a language model with its answer, and the calls that the answer requested.
 
-    `calls` are those of its iteration, shared with it, so that each outcome shows up here.
+    `calls` is shared with the iteration, so that each outcome appears here.
     """
 
     iteration: int
@@ -209,18 +197,18 @@ class Exchange(msgspec.Struct, kw_only=True, gc=False):
     planned: list[PlannedCall] = []
     calls: dict[str, CallRecord] = {}
     script: IterationRecord | None = None
-    """The iteration whose script the answer is, if it is one."""
+    """The iteration that runs the script in the answer, if it contains one."""
 
 
 @dataclass(slots=True)
 class Conversation:
-    """What only a proposer with a language model remembers: what it asked, and what the model and its provider said."""
+    """The conversation of a proposer with a language model: its requests, and the answers of model and provider."""
 
     answers: dict[int, ModelAnswered] = field(default_factory=dict[int, ModelAnswered])
-    """The answers of a language model in this iteration, or for the one that has not begun yet, by attempt."""
+    """The answers of a language model in this iteration, or for the one about to begin, by attempt."""
     began: ConversationBegan | None = None
     asking: Exchange | None = None
-    """The request that has no answer yet."""
+    """The unanswered request."""
     exchanges: list[Exchange] = field(default_factory=list[Exchange])
     """The conversation since the last summary."""
     summary: str = ""
@@ -228,42 +216,36 @@ class Conversation:
     trimmed: set[str] = field(default_factory=set[str])
     notes: list[str] = field(default_factory=list[str])
     notes_then: list[str] = field(default_factory=list[str])
-    """The notes when the summary was written; later ones are in the conversation."""
+    """The notes at the time of the summary; later ones are in the conversation."""
     words_told: int = 0
-    """How many of the words of the operator the model has been told."""
+    """The number of the operator's messages that the model has been sent."""
     outages: int = 0
-    """How often in a row no model could be reached."""
+    """The number of consecutive times that no model could be reached."""
     windows: dict[str, int] = field(default_factory=dict[str, int])
-    """The windows of models that refused a request as too long, as far as that tells."""
+    """The context windows inferred for models that refused a request as too long."""
     not_before: dict[str, float] = field(default_factory=dict[str, float])
-    """When the providers of models want to be asked again that were busy."""
+    """The earliest retry time of each busy provider, by model."""
     fallback: int = 0
-    """Which of the models is asked in this iteration: 0 is the mission's own, then its fallbacks."""
+    """The index of the model asked in this iteration: 0 is the mission's model, then come its fallbacks."""
     tools_offered: str | None = None
     cached_tokens: int = 0
     in_flight: tuple[int, float] = (0, 0.0)
-    """The estimated tokens and dollars of the request that was sent and has no outcome."""
+    """The estimated tokens and dollars of the request in flight."""
     estimated_tokens: int = 0
-    """Those of `tokens` that are estimates: of requests that were sent and not answered."""
+    """The part of `tokens` that is estimated, for unanswered requests."""
     asked_of: str | None = None
     unanswered: int = 0
-    """How often in a row the same model was asked the current question, without an answer."""
+    """The number of consecutive unanswered requests to the same model with the current question."""
     question_size: int = 0
     counted_size: int = 0
     counted_tokens: int = 0
-    """The bytes and the tokens of the last request that was counted; zero where the conversation was cut since."""
+    """The tokens of the last request that the provider counted (`counted_size` bytes); zero after a cut."""
     densest: float | None = None
-    """The most tokens per byte of a question that was answered so far."""
-
-
-_EMPTY = hashlib.sha256()
+    """The most tokens per byte of any answered question so far."""
 
 
 def digest_of(body: bytes) -> str:
-    """Its sha256. To copy a hash costs a small part of what beginning one does."""
-    started = _EMPTY.copy()
-    started.update(body)
-    return started.hexdigest()
+    return hashlib.sha256(body).hexdigest()
 
 
 def fingerprint(value: Any) -> str:
@@ -272,7 +254,7 @@ def fingerprint(value: Any) -> str:
 
 
 class Remembered:
-    """A bounded set: the newest few thousand keys that were added."""
+    """A bounded set: the newest few thousand keys."""
 
     __slots__ = ("_keys",)
 
@@ -283,7 +265,7 @@ class Remembered:
         return key in self._keys
 
     def add(self, key: str) -> None:
-        """Adds a key, and forgets the oldest when there are too many."""
+        """Adds a key and drops the oldest if there are too many."""
         self._keys.pop(key, None)
         self._keys[key] = None
         if len(self._keys) > REMEMBERED:
@@ -291,13 +273,13 @@ class Remembered:
 
 
 def error_key(tool: str, error: str) -> str:
-    """What makes two errors the same error."""
+    """Equal for errors that count as the same."""
     return f"{tool}: {error[:500]}"
 
 
 @dataclass(slots=True)
 class Standing:
-    """Where a mission stands: what its row in a listing shows, and what decides how that changes."""
+    """The standing of a mission: the fields of its row in a listing, and those that decide how it changes."""
 
     parent: str | None = None
     paused_by: str | None = None
@@ -307,7 +289,7 @@ class Standing:
     wait_detail: str | None = None
     wait_until: float | None = None
     wait_seconds: float = math.inf
-    """How long its wait is at most: a clock that is put back does not make it longer."""
+    """The longest duration of its wait: setting the clock back does not extend it."""
     started_at: float | None = None
     ended_at: float | None = None
     run_goal: int | None = None
@@ -321,79 +303,87 @@ class Standing:
 
     @property
     def terminal(self) -> bool:
-        """Whether it has ended."""
         return self.status in TERMINAL
 
     @property
     def can_go_on(self) -> bool:
-        """Whether it has ended and the operator can still resume it: it was stuck, and has no parent."""
+        """True if it has ended but the operator can resume it: it was stuck and is not a child."""
         stuck = self.verdict_reason in ("no_progress", "proposer_failed")
         return self.status == "terminated" and stuck and self.parent is None
 
 
 @dataclass(slots=True, kw_only=True)
 class MissionState(Standing):
-    """Everything that a turn needs to know. Only `fold.advance` changes it."""
+    """Everything that a turn needs. Only `fold.advance` changes it."""
 
     mission: Mission
     facts: ProposerFacts
-    """Those of its proposer, as they were stored."""
+    """The stored facts of its proposer."""
     tools: tuple[str, ...]
+    criteria: tuple[AnyCriterion, ...] = ()
+    """The mission's criteria, which never change."""
     thresholds: tuple[MetricThreshold, ...] = ()
+    counting: tuple[AnyCriterion, ...] = ()
+    """The criteria that count something or depend on more than a value."""
+    unseen: tuple[MetricThreshold | MetricTrend, ...] = ()
+    """The criteria whose metric still lacks a value."""
+    picks: bool = False
+    joins: bool = False
+    """True if one call must meet several thresholds."""
+    gives_up: bool = False
+    """True if a criterion can become impossible to meet."""
     confirms: bool = False
-    """Whether a threshold asks for fresh measurements."""
+    """True if a threshold requires fresh measurements."""
     asks: bool = False
-    """Whether some criteria need the sandbox or a call: predicates and checks."""
+    """True if some criteria need the sandbox or a call: predicates and checks."""
     news_counts: bool = False
-    """Whether a result not seen before can be progress: required criteria that may have nothing to measure."""
+    """True if a new result can be progress, because some required criteria may have nothing to measure."""
     stagnation: int | None = None
     remembered: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What its proposer remembers."""
     parameters: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     first_warnings: tuple[str, ...] = ()
-    """The warnings of the start."""
     raised: tuple[MissionWarned, ...] = ()
-    """The warnings since then, also those that no longer hold."""
+    """The warnings since the start, including those that no longer hold."""
+    isolation: str | None = None
+    """What the agent can write, read and reach, as it was told last."""
     file: str | None = None
     credential: str | None = None
     owner: str | None = None
     """The subject of the client that started it; None is the operator."""
     callers: tuple[str, ...] = ()
-    """The tokens, by name, whose policy holds for the whole mission: those of the client that started it."""
+    """The names of the tokens whose policy applies to the whole mission: those of the client that started it."""
     driver: Identity | None = None
     drivers: tuple[str, ...] = ()
-    """The tokens whose policy holds for this run: those of its driver, and of who began the open iteration."""
+    """The tokens whose policy applies to this run: those of its driver, and of the driver of the open iteration."""
     operators_own: bool = True
-    """Whether the operator wrote it, and not a model."""
+    """True if the operator wrote it, not a model."""
     origin: str | None = None
     mode: str | None = None
-    """The policy mode that the operator chose last; None if it was always that of the configuration."""
+    """The policy mode that the operator chose last; None if the operator never chose one."""
     children: dict[str, Child] = field(default_factory=dict[str, Child])
     lent: dict[str, float] = field(default_factory=dict[str, float])
-    """What children used of each cap, and what is set aside for those that still run."""
+    """The amounts of each cap used by children or reserved for running ones."""
     seq: int = 0
     counted_at: float = 0.0
-    """Up to when `wall_clock` counts."""
+    """The time up to which `wall_clock` counts."""
     created_at: float = 0.0
     budget: dict[str, float] = field(default_factory=dict[str, float])
     tool_calls: int = 0
     tokens: int = 0
     cost_usd: float = 0.0
     unpriced: bool = False
-    """Whether the price of an answer is not known: the budget counts it as 0, people see that it is unknown."""
+    """True if the price of an answer is unknown: the budget counts it as 0, and people see that it is unknown."""
     uncounted: bool = False
-    """Whether an agent has not reported the tokens of a turn."""
+    """True if an agent did not report the tokens of a turn."""
     protected_turns: int = 0
-    """The turns of an agent that changed protected files."""
+    """The number of an agent's turns that changed protected files."""
     elapsed_before: float = 0.0
     elapsed: float = 0.0
     run: str | None = None
     host: str | None = None
-    """The machine of the last driver."""
     handed_in: dict[str, Any] | None = None
     conversation: Conversation = field(default_factory=Conversation)
     words: list[str] = field(default_factory=list[str])
-    """What the operator said."""
     open: IterationRecord | None = None
     last: IterationRecord | None = None
     last_ended: IterationEnded | None = None
@@ -408,14 +398,14 @@ class MissionState(Standing):
     last_success: dict[str, Source] = field(default_factory=dict[str, Source])
     best_points: BestPoints = field(init=False)
     confirmations: Confirmations = field(default_factory=Confirmations)
-    """The calls that met a threshold and are measured again; `confirmation.remeasure` says what to do."""
+    """The calls that met a threshold and are measured again; `confirmation.remeasure` chooses the next."""
     nearest: dict[str, float] = field(default_factory=dict[str, float])
-    """How near each threshold's metric came to its target since the last checkpoint, and `trail` at those before."""
+    """The least distance of each threshold's metric since the last checkpoint; `trail` has those of earlier ones."""
     least: dict[str, float] = field(default_factory=dict[str, float])
-    """How near it ever came up to the last checkpoint, whatever the call did to the other criteria."""
+    """The least distance up to the last checkpoint, whatever the effect on the other criteria."""
     trail: dict[str, deque[float]] = field(default_factory=dict[str, deque[float]])
     levels: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
-    """How far each criterion that counts something has ever come up to the last checkpoint."""
+    """The highest level, up to the last checkpoint, of each criterion that counts something."""
     ever_met: set[str] = field(default_factory=set[str])
     checkpoints: int = 0
     checkpoint_at: float | None = None
@@ -427,9 +417,9 @@ class MissionState(Standing):
     outputs_seen: Remembered = field(default_factory=Remembered)
     shapes_seen: Remembered = field(default_factory=Remembered)
     rejected: dict[str, int] = field(default_factory=dict[str, int])
-    """How often a check with `confirm` was met and then not."""
+    """How often a check with `confirm` was met and then failed its repetition."""
     standings: Remembered = field(default_factory=Remembered)
-    """What the checks came to at each checkpoint."""
+    """The outcomes of the checks at each checkpoint."""
     errors_seen: Remembered = field(default_factory=Remembered)
     results_seen: Remembered = field(default_factory=Remembered)
     guard_key: str = ""
@@ -443,7 +433,7 @@ class MissionState(Standing):
 
     @property
     def stopped(self) -> bool:
-        """Whether the operator paused or ended it."""
+        """True if the operator paused or ended it."""
         return self.stop is not None or self.status == "paused"
 
     @property
@@ -452,33 +442,32 @@ class MissionState(Standing):
         return self.elapsed_before + self.elapsed
 
     def wall_clock_at(self, now: float, *, driven: bool) -> float:
-        """Seconds of its wall clock up to now; `driven`: a process drives it."""
+        """Seconds of its wall clock up to now; `driven` is true if a process drives it."""
         held = max(0.0, now - self.counted_at) if driven and self.status == "running" else self.waited(now)
         return self.wall_clock + held
 
     def wait_left(self, now: float) -> float:
-        """Seconds until the time that it waits for; infinite without one."""
+        """Seconds until its wait ends; infinite without an end."""
         return math.inf if self.wait_until is None else max(0.0, min(self.wait_until - now, self.wait_seconds))
 
     def waited(self, now: float) -> float:
-        """The seconds of its wait that its wall clock does not count yet."""
-        if self.waiting_for is None or not CLOCK_RUNS[self.waiting_for]:
+        """Seconds of its wait that its wall clock does not include yet."""
+        if self.waiting_for not in CLOCK_RUNS:
             return 0.0
         return max(0.0, min(now, self.wait_until or now) - self.counted_at)
 
     @property
     def new_warnings(self) -> list[MissionWarned]:
-        """The warnings of the last iteration."""
         return [one for one in self.raised if one.iteration == self.iteration_count - 1]
 
     @property
     def current_index(self) -> int:
-        """The number of the open iteration, or of the next one."""
+        """The index of the open iteration, or of the next one."""
         return self.open.index if self.open is not None else self.iteration_count
 
     @property
     def standing_warnings(self) -> tuple[str, ...]:
-        """The warnings since the start that still hold: of metrics without a value."""
+        """The warnings since the start that still hold."""
         missing = {
             one.criterion_id
             for one in self.mission.criteria
@@ -488,27 +477,27 @@ class MissionState(Standing):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The warnings of the start, and those since then that still hold."""
+        """The warnings from the start, and later ones that still hold."""
         return (*self.first_warnings, *self.standing_warnings)
 
     @property
     def iteration_number(self) -> int:
-        """The open iteration, or else the last one that ended, as people count: from 1."""
+        """The number, from 1, of the open iteration or else of the last one."""
         return self.iteration_count + (self.open is not None)
 
     def confirmations_of(self, check: Check) -> int:
-        """How often a check must be met again once it is met."""
+        """How many more times a check must be met once it is met."""
         return doubled(check.confirm, self.rejected.get(check.criterion_id, 0))
 
     def is_new(self, iteration: IterationRecord) -> bool:
-        """Whether an iteration has results that were not seen before, and not in numbers alone."""
+        """True if an iteration has results that differ from earlier ones in more than numbers."""
         if iteration.only_unapproved:
             return False
         return iteration.outputs() not in self.outputs_seen and iteration.shape() not in self.shapes_seen
 
     def call(self, call_id: str) -> CallRecord | None:
         """A call of the open iteration."""
-        return self.open.calls.get(call_id) if self.open is not None else None
+        return self.open.calls[call_id] if self.open is not None and call_id in self.open.calls else None
 
     def cap(self, name: str) -> float | None:
         """A cap in force, or None."""
@@ -517,10 +506,10 @@ class MissionState(Standing):
 
 
 def observation_view(state: MissionState) -> dict[str, Any]:
-    """What a predicate sees as `obs`, bounded in size: the newest results whole as far as they fit, older previewed."""
+    """The `obs` of a predicate, limited in size: the newest results are complete if they fit, older ones previewed."""
     window = [*state.recent, *([state.open] if state.open is not None else [])][-20:]
     names = list(state.series.names())
-    each = max(10, MOST_POINTS // max(1, len(names)))
+    each = max(10, MAX_REMEMBERED // max(1, len(names)))
     return {
         "metrics": {name: value for name, value in state.metrics.items() if not _out_of_date(state, name, value)},
         "metric_history": {name: [p.value for p in state.series.points(name)[-each:]] for name in names},
@@ -532,14 +521,14 @@ def observation_view(state: MissionState) -> dict[str, Any]:
 
 
 def _out_of_date(state: MissionState, name: str, value: Any) -> bool:
-    """Whether the tool of a metric was called again and no longer reports it."""
-    path = next((path for path, _ in leaves({name: value})), name)
+    """True if the tool of a metric was called again and no longer reports it."""
+    path = next(iter(leaves({name: value})), name)
     return isinstance(state.series.standing(path), Gap)
 
 
 def _bounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows, the newest whole until the bytes are used up, the others with the beginning of their result."""
-    room = MOST_BYTES
+    """The rows: the newest are complete until the bytes are used up, the others have the beginning of their result."""
+    room = MAX_VIEW_BYTES
     for row in reversed(rows):
         body = msgspec.json.encode([row["args"], row["result"]])
         if len(body) > room:
@@ -550,7 +539,6 @@ def _bounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def script_view(state: MissionState) -> dict[str, Any]:
-    """What a script sees as `state`, besides its memory."""
     last = state.last
     return {
         "iteration": state.iteration_count,
@@ -559,20 +547,20 @@ def script_view(state: MissionState) -> dict[str, Any]:
         "results": [] if last is None else _rows(last),
         "errors": [] if last is None else [error for _tool, error in last.errors()],
         "advice": state.last_ended.rationale if state.last_ended is not None else None,
-        "confirm": msgspec.to_builtins(remeasure(state.confirmations.values())),
+        "confirm": msgspec.to_builtins(remeasure(state.confirmations.latest.values())),
         "memory": state.memory,
     }
 
 
 def _best(state: MissionState, criterion: MetricThreshold) -> float | None:
-    """The best value of a threshold's metric with the limits kept; without one, the best of all."""
+    """The best value of a threshold's metric that satisfies the limits; without one, the best of all."""
     found = state.best_points.of(criterion.criterion_id)
     point = None if found is None else found.point or found.infeasible
     return None if point is None else point.value
 
 
 def call_value(call: CallRecord) -> Any:
-    """The value in the result of a call; of a large one its preview."""
+    """The value in the result of a call; for a large result, its preview."""
     return call.preview if call.result is None else value_of(call.result)
 
 

@@ -1,6 +1,6 @@
-"""A task, which is long work: its events, its state, and the fold between them. Pure.
+"""A task (long-running work): its events, its state, and the fold between them. Pure.
 
-Invariant: the first settlement counts; whatever comes after it is kept as a fact and changes nothing.
+Invariant: the first settlement counts; later events are recorded and change nothing.
 
     created   TaskCreated
     owner     TaskAdopted · TaskProgressed · InputAsked · TaskSettled
@@ -31,7 +31,7 @@ class TaskEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
 
 
 class TaskCreated(TaskEvent, frozen=True, kw_only=True):
-    """Work was requested; `owner` is the process that does it, and `origin` what it needs to resume the work."""
+    """Work was requested; `owner` is the process that does it, and `origin` the data needed to resume it."""
 
     kind: TaskKind
     title: str
@@ -44,13 +44,13 @@ class TaskCreated(TaskEvent, frozen=True, kw_only=True):
 
 
 class TaskAdopted(TaskEvent, frozen=True, kw_only=True):
-    """Another process continues the work, because its owner is gone."""
+    """Another process took over the work because its owner is gone."""
 
     owner: str
 
 
 class TaskProgressed(TaskEvent, frozen=True, kw_only=True):
-    """Progress; what is left out stays as it was. `mark` is where its owner continues after a crash.
+    """Progress; absent fields stay unchanged. `mark` is the position at which its owner continues after a crash.
 
     `alive` marks a heartbeat, which does not count as a change.
     """
@@ -64,13 +64,13 @@ class TaskProgressed(TaskEvent, frozen=True, kw_only=True):
 
 
 class InputAsked(TaskEvent, frozen=True, kw_only=True):
-    """The work waits for these answers; each question is an MCP request, by its key."""
+    """The work waits for answers; each question is an MCP request, by its key."""
 
     requests: dict[str, dict[str, Any]]
 
 
 class InputAnswered(TaskEvent, frozen=True, kw_only=True):
-    """Answers; the first one to each question counts."""
+    """Answers; the first to each question counts."""
 
     responses: dict[str, Any]
     by: str = "operator"
@@ -133,7 +133,7 @@ class TaskState:
     item: str | None = None
     mark: Mapping[str, Any] = field(default_factory=dict[str, Any])
     asked: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    """Questions without an answer, by key."""
+    """Unanswered questions, by key."""
     answers: dict[str, Any] = field(default_factory=dict[str, Any])
     """Every answer so far, by the key of its question."""
     cancel: CancelOrdered | None = None
@@ -143,50 +143,33 @@ class TaskState:
     blob: str | None = None
     error: Mapping[str, Any] | None = None
     dropped: int = 0
-    """Requests that came too late, as far as they were recorded."""
+    """The number of recorded requests that came too late."""
     seq: int = 0
 
     @property
     def terminal(self) -> bool:
-        """Whether it has ended, for good."""
         return self.status in TASK_ENDS
 
     @property
     def expires_at(self) -> float | None:
-        """When its time to live ends."""
         return None if self.ttl is None else self.created_at + self.ttl
 
 
+_FROM_CREATED = ("kind", "title", "requestor", "by", "owner", "origin", "ttl", "total")
+
+
 def fold_task(task_id: str, events: Iterable[AnyTaskEvent]) -> TaskState | None:
-    """The state after all events; None if there are none."""
     state: TaskState | None = None
     for event in events:
         if state is not None:
             advance_task(state, event)
         elif isinstance(event, TaskCreated):
-            state = _created(task_id, event)
+            known: dict[str, Any] = {name: getattr(event, name) for name in _FROM_CREATED}
+            state = TaskState(task_id=task_id, created_at=event.at, updated_at=event.at, seq=1, **known)
     return state
 
 
-def _created(task_id: str, event: TaskCreated) -> TaskState:
-    return TaskState(
-        task_id=task_id,
-        kind=event.kind,
-        title=event.title,
-        requestor=event.requestor,
-        by=event.by,
-        owner=event.owner,
-        origin=event.origin,
-        ttl=event.ttl,
-        total=event.total,
-        created_at=event.at,
-        updated_at=event.at,
-        seq=1,
-    )
-
-
 def advance_task(state: TaskState, event: AnyTaskEvent) -> None:
-    """Applies one more event."""
     state.seq += 1
     state.dropped += isinstance(event, WordDropped)
     if state.terminal:
@@ -208,7 +191,10 @@ def advance_task(state: TaskState, event: AnyTaskEvent) -> None:
         case CancelOrdered():
             state.cancel = state.cancel or event
         case TaskSettled():
-            _settled(state, event)
+            _progressed(state, event)
+            state.status, state.exit_code, state.ended_at = event.status, event.exit_code, event.at
+            state.result, state.blob, state.error = event.result, event.blob, event.error
+            state.asked = {}
         case TaskCreated() | WordDropped():
             return
     state.updated_at = max(state.updated_at, event.at)
@@ -217,16 +203,7 @@ def advance_task(state: TaskState, event: AnyTaskEvent) -> None:
 
 
 def _progressed(state: TaskState, event: TaskProgressed | TaskSettled) -> None:
-    """Takes over what the event gives; what it leaves out stays as it was."""
+    """Applies the fields that the event has; the others stay unchanged."""
     for name in ("message", "done", "total", "item", "mark"):
         if (value := getattr(event, name, None)) is not None:
             setattr(state, name, value)
-
-
-def _settled(state: TaskState, event: TaskSettled) -> None:
-    _progressed(state, event)
-    state.status = event.status
-    state.result, state.blob, state.error = event.result, event.blob, event.error
-    state.exit_code = event.exit_code
-    state.ended_at = event.at
-    state.asked = {}

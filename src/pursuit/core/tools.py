@@ -1,24 +1,25 @@
-"""What the rest of Pursuit knows of a tool, whichever transport leads to it: `Tool`, `ToolResult`, `Upstream`."""
+"""Tools and servers independent of their transport: `Tool`, `ToolResult`, `Upstream`."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import msgspec
 
 from pursuit.core.base_model import Flag, Positive
-from pursuit.core.mission import FLEET, NOTE, OWN_SERVER, READ_RESULT, SPAWN
+from pursuit.core.mission import NOTE, READ_RESULT, SPAWN
 from pursuit.core.pins import Changes
 
 Folder = Callable[[str], str]
 ProgressFn = Callable[[float, float | None, str | None], Awaitable[None]]
 # A notification of the server: its method and its raw parameters.
 NotifyFn = Callable[[str, Mapping[str, Any]], Awaitable[None]]
-# The handle by which another process can pick up a call that the server has made a task of.
+# The handle with which another process can pick up a call that the server turned into a task.
 HandleFn = Callable[[Mapping[str, Any]], Awaitable[None]]
-# The key in `_meta` of our own error results that says whether the call may have taken effect: `unknown`.
+# The `_meta` key of our own error results; `unknown` means that the call may have taken effect.
 OUTCOME_META_KEY = "pursuit/outcome"
 NOT_KNOWN = "whether the call took effect is not known"
 # A request of the server: answered with a raw result, or refused with an `UpstreamError`.
@@ -27,7 +28,7 @@ AnswerFn = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """What a tool may do, as the operator declares it. Unknown means the worst."""
+    """The traits of a tool, as the operator declares them. Unknown means the worst."""
 
     read_only: bool = False
     idempotent: bool = False
@@ -35,17 +36,17 @@ class Traits:
     destructive: bool = True
     timeout: float | None = None
     why: Mapping[str, str] = field(default_factory=dict[str, str], compare=False, repr=False)
-    """Where each of the four answers came from, by its name."""
+    """The source of each of the four traits, by name."""
 
     @property
     def repeatable(self) -> bool:
-        """Whether a call without a known outcome may be sent again."""
+        """True if a call without a known outcome may be sent again."""
         return self.read_only or self.idempotent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """One tool of one server; `definition` is upstream's own JSON, untouched."""
+    """One tool of one server; `definition` is the server's own JSON, unchanged."""
 
     server: str
     name: str
@@ -54,28 +55,36 @@ class Tool:
     traits: Traits = Traits()
     definition: Mapping[str, Any]
     local: bool = False
-    """Whether it is a plain function of this process, not a tool of an MCP server."""
+    """True for a plain function of this process, which is not a tool of an MCP server."""
     long: bool = False
-    """Whether its calls are tasks, whose answers come later."""
+    """True if its calls are tasks, whose results come later."""
     operators: bool = True
-    """Whether its server comes from the operator's configuration, not from a mission file."""
+    """True if its server comes from the operator's configuration, not from a mission file."""
     method: str = "tools/call"
-    """The request that sends a call of it."""
+    """The MCP method of its calls."""
     metrics: tuple[str, ...] | None = None
-    """The metrics that its results can have; None if they can have any."""
+    """The metrics that its results can contain; None if they can contain any."""
     cwd: str | None = None
     """The folder of a configured command."""
     digest: str = ""
-    """The digest of its definition, which grants carry; empty for a tool of this process."""
+    """The digest of its definition, stored with approvals; empty for a tool of this process."""
     changes: Changes | None = None
-    """What its server changed, this tool among it, since the operator accepted its tools."""
+    """The server's changes, including one of this tool, since the operator accepted its tools."""
     allowed_because: str | None = None
-    """Why policy allows it where no rule concerns it; only for tools that the runtime performs itself."""
+    """Why policy allows it if no rule matches; only for tools that the runtime performs itself."""
+    qualified: str = field(init=False, repr=False, compare=False)
+    """The name inside a mission: `server.tool`."""
 
-    @property
-    def qualified(self) -> str:
-        """The name inside a mission: `server.tool`."""
-        return f"{self.server}.{self.name}"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "qualified", f"{self.server}.{self.name}")
+
+
+def matches_tool(pattern: str, qualified: str) -> bool:
+    """True if a name or glob matches this tool's qualified name or, without a dot, its bare name."""
+    bare = qualified.partition(".")[2]
+    if pattern in (qualified, bare) or fnmatchcase(qualified, pattern):
+        return True
+    return "." not in pattern and fnmatchcase(bare, pattern)
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +96,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 
     def as_dict(self) -> dict[str, Any]:
         """The result as JSON, with MCP's own keys, without absent parts."""
-        body: dict[str, Any] = {"content": [dict(block) for block in self.content]}
+        body: dict[str, Any] = {"content": list(map(dict, self.content))}
         if self.structured is not None:
             body["structuredContent"] = self.structured
         if self.is_error:
@@ -96,7 +105,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallFailed(Exception):
-    """The call did not produce a result: transport broken, server gone, or a protocol error.
+    """The call did not produce a result: broken transport, lost server, or a protocol error.
 
     `sent` is False if the server is known not to have received it: then it may be sent again. `answered` is True if
     the server answered that the call failed.
@@ -109,22 +118,22 @@ class CallFailed(Exception):
 
     @property
     def outcome(self) -> Literal["failed", "unknown"]:
-        """`unknown` for a call that was sent and not answered: it may have taken effect."""
+        """`unknown` for a call that was sent but not answered: it may have taken effect."""
         return "unknown" if self.sent and not self.answered else "failed"
 
 
 def says_unknown(result: Mapping[str, Any]) -> bool:
-    """Whether an error result of another Pursuit says that the call behind it may have taken effect."""
+    """True if an error result from another Pursuit says that its call may have taken effect."""
     return as_object(result.get("_meta")).get(OUTCOME_META_KEY) == "unknown"
 
 
 def as_object(value: Any) -> Mapping[str, Any]:
-    """A part of a message as an object; empty if it is none."""
+    """A part of a message as an object; empty if it is not an object."""
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def without_meta(message: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """A message without one key of its `_meta`, and without `_meta` if that was all."""
+    """A message without one key of its `_meta`; without `_meta` if it becomes empty."""
     meta = as_object(message.get("_meta"))
     rest = {name: value for name, value in meta.items() if name != key}
     if rest or not meta:
@@ -133,7 +142,7 @@ def without_meta(message: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 class UpstreamError(Exception):
-    """A JSON-RPC error, exactly as the server sent it; or the one that answers a request of the server."""
+    """A JSON-RPC error, exactly as the server sent it, or as the answer to a request of the server."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
@@ -144,7 +153,7 @@ class UpstreamError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitializeResult:
-    """What a server says about itself when connected, in its own JSON."""
+    """A server's description of itself on connection, as its own JSON."""
 
     protocol_version: str
     capabilities: Mapping[str, Any]
@@ -153,33 +162,33 @@ class InitializeResult:
 
 
 class TaskCalls(Protocol):
-    """Calls whose answers come later: each is a task, which runs on without a caller."""
+    """Calls whose results come later: each is a task that continues without a caller."""
 
     async def begin(
         self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str, folder: Folder | None = None
     ) -> None:
-        """Begins the task with that id, unless it has begun; `folder` moves its command. Raises `CallFailed`."""
+        """Starts the task with that id unless it has started; `folder` is its command's folder. Raises `CallFailed`."""
         ...
 
     async def outcome(self, task_id: str, *, within: float = 0.0) -> ToolResult | None:
-        """Its result, or None if it still runs after that many seconds. Raises `CallFailed` if it has none."""
+        """Its result, or None if it still runs after that many seconds. Raises `CallFailed` if it failed."""
         ...
 
     async def log(self, task_id: str) -> str:
-        """The end of what its command wrote; empty for a task that is no command."""
+        """The end of its command's output; empty for other tasks."""
         ...
 
     async def cancel(self, task_id: str, *, reason: str) -> None:
-        """Stops it, unless it has ended."""
+        """Cancels it, unless it has ended."""
         ...
 
 
 class Upstream(Protocol):
-    """One server, connected when first needed. A broken one never takes another one with it."""
+    """One server, connected when first needed. A failure never affects other servers."""
 
     @property
     def name(self) -> str:
-        """The name that the operator gave it."""
+        """The name that the operator gave the server."""
         ...
 
     async def tools(self) -> Sequence[Tool]:
@@ -202,7 +211,7 @@ class Upstream(Protocol):
 
 @runtime_checkable
 class Resumable(Upstream, Protocol):
-    """A server whose calls may become tasks of its own, which go on without us."""
+    """A server whose calls may become its own tasks, which continue without us."""
 
     async def call(
         self,
@@ -223,83 +232,81 @@ class Resumable(Upstream, Protocol):
         ...
 
 
+def _own_tool(
+    name: str, description: str, properties: Mapping[str, Any], required: Sequence[str], traits: Traits, **more: Any
+) -> Tool:
+    """A tool that Pursuit performs itself."""
+    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    server, _, short = name.partition(".")
+    definition = {"name": short, "description": description, "inputSchema": schema}
+    given: dict[str, Any] = {"description": description, "input_schema": schema, "traits": traits, **more}
+    return Tool(server=server, name=short, definition=definition, **given)
+
+
 _OBJECT: Mapping[str, Any] = {"type": "object"}
-SCHEMA: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {
+SPAWN_TOOL = _own_tool(
+    SPAWN,
+    "Starts a child mission within this mission's budget and waits for its end. Several in one answer run "
+    "concurrently. The result has the child's session_id, status, verdict_reason, metrics and events.",
+    {
         "directive": {"type": "string", "description": "The child's goal in words."},
-        "criteria": {"type": "array", "items": _OBJECT, "minItems": 1, "description": "As those of any mission."},
+        "criteria": {"type": "array", "items": _OBJECT, "minItems": 1, "description": "As in any mission."},
         "budget": {
             "type": "object",
-            "description": "Taken out of this mission's own; each cap that this mission has must be given.",
+            "description": "Taken from this mission's budget; must have each cap of it.",
         },
         "tool_allowlist": {
             "type": "array",
             "items": {"type": "string"},
-            "description": "Some of this mission's tools; all of them if left out.",
+            "description": "A subset of this mission's tools (default: all).",
         },
         "proposer": {
             "type": ["object", "string"],
-            "description": "The proposer; by default the parent's model.",
+            "description": "The proposer (default: the parent's model).",
         },
         "checkpoint_cadence": _OBJECT,
         "stagnation_threshold": {"type": ["integer", "string"]},
         "pace": {"type": ["object", "number"]},
         "observe": {"type": "array", "items": _OBJECT},
         "policy": _OBJECT,
-        "fleet": {"type": "object", "description": "Lets the child start children, where this mission's depth does."},
+        "fleet": {"type": "object", "description": "Lets the child start children, if max_depth allows it."},
     },
-    "required": ["directive", "criteria", "budget"],
-    "additionalProperties": False,
-}
-_DESCRIPTION = (
-    "Starts a child mission out of this mission's own budget and waits for its end. Several in one answer run side by "
-    "side. The result has the child's session_id, status, verdict_reason, metrics and events."
-)
-SPAWN_TOOL = Tool(
-    server=FLEET,
-    name=SPAWN.partition(".")[2],
-    description=_DESCRIPTION,
-    input_schema=SCHEMA,
-    traits=Traits(idempotent=True, parallel_safe=True, destructive=False),
-    definition={"name": SPAWN.partition(".")[2], "description": _DESCRIPTION, "inputSchema": SCHEMA},
+    ["directive", "criteria", "budget"],
+    Traits(idempotent=True, parallel_safe=True, destructive=False),
     long=True,
     allowed_because="the mission has a fleet; each call of its children is decided on its own",
 )
 
 
-def _own_tool(name: str, description: str, **properties: Mapping[str, Any]) -> Tool:
-    """A tool that the engine itself answers, from the ledger."""
-    required = [key for key, value in properties.items() if "default" not in value]
-    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-    short = name.partition(".")[2]
-    return Tool(
-        server=OWN_SERVER,
-        name=short,
-        description=description,
-        input_schema=schema,
-        traits=Traits(read_only=True, idempotent=True, parallel_safe=True, destructive=False),
-        definition={"name": short, "description": description, "inputSchema": schema},
-    )
-
-
+READS = Traits(read_only=True, idempotent=True, parallel_safe=True, destructive=False)
 OWN_TOOLS = {
     tool.qualified: tool
     for tool in (
         _own_tool(
             NOTE,
-            "Writes down what must not be forgotten: notes outlive every summary of the conversation.",
-            text={"type": "string", "minLength": 1, "maxLength": 4_000},
+            "Keeps a note of something important: notes survive every summary of the conversation.",
+            {"text": {"type": "string", "minLength": 1, "maxLength": 4_000}},
+            ["text"],
+            READS,
         ),
         _own_tool(
             READ_RESULT,
-            "Reads on in a result that was too long to be shown whole.",
-            call_id={"type": "string", "description": "As the result itself says it."},
-            offset={"type": "integer", "minimum": 0, "default": 0, "description": "The first character."},
+            "Reads more of a result that was too long to show in full.",
+            {
+                "call_id": {"type": "string", "description": "The call id given in the result."},
+                "offset": {
+                    "type": "integer",
+                    "minimum": 0,
+                    "default": 0,
+                    "description": "Index of the first character.",
+                },
+            },
+            ["call_id"],
+            READS,
         ),
     )
 }
-"""The tools that every language model has, besides those of its mission."""
+"""The tools that every language model has in addition to those of its mission."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

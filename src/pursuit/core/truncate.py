@@ -1,22 +1,38 @@
 """Shortens texts and JSON values. Pure.
 
-Invariant: what comes out is no longer than was asked for, as its reader measures it, as long as that reader can hold
-a single character.
+Invariant: the result never exceeds the requested size, as its reader measures it, as long as that size allows a single
+character.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+# Control characters, halves of surrogate pairs, and the marks that make text run the other way.
+_UNPRINTABLE = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
 _DEPTH = 12
 _STEPS = ((1_000, 200), (400, 60), (160, 20), (80, 8), (40, 3), (20, 1))
-"""The longest text and the most entries, from generous to strict."""
-_LARGEST = 1 << 63
+"""Maximum length of texts and maximum number of entries, from generous to strict."""
+_MAX_INTEGER = 1 << 63
+
+
+def clean(value: object) -> str:
+    """Text without characters that steer a terminal, or that no UTF-8 file can hold."""
+    return _UNPRINTABLE.sub("\ufffd", str(value))
+
+
+def line(value: object, most: int | None = None) -> str:
+    """Text on one line, cut to `most` characters."""
+    flat = " ".join(clean(value).split())
+    return flat if most is None else cut_text(flat, most)
 
 
 def cut_text(text: str, most: int) -> str:
-    """The text, cut with a mark to at most so many characters."""
+    """The text, cut to at most this many characters, with a mark."""
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
 
@@ -47,7 +63,7 @@ def _cut(value: Any, longest: int, entries: int, depth: int) -> Any:
                 return f"… ({len(items)} entries)"
             shown = [_cut(one, longest, entries, depth - 1) for one in items[:entries]]
             return shown if len(items) <= entries else [*shown, f"… {len(items) - entries} more"]
-        case int() if not -_LARGEST <= value < _LARGEST:
+        case int() if not -_MAX_INTEGER <= value < _MAX_INTEGER:
             return "a number that is too long to show"
         case _:
             return value

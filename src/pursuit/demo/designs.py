@@ -1,7 +1,7 @@
-"""Engineering designs of the literature as plain functions, with the ranges that the literature searches.
+"""Engineering designs from the literature as plain functions, with the ranges used there.
 
-Each gives `cost` and its constraints `g1`, `g2`, …, which hold at or below zero. Constraints are relative to their
-limits, so one tolerance means the same for all of them. Any numbers in the ranges give finite numbers.
+Each returns `cost` and its constraints `g1`, `g2`, …, which hold at or below zero. Constraints are relative to their
+limits, so one tolerance means the same for all. All numbers in the ranges give finite results.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariableRange:
-    """The range of one variable."""
-
     low: float
     high: float
     about: str
@@ -23,7 +21,6 @@ class VariableRange:
     step: float | None = None
 
     def schema(self) -> dict[str, Any]:
-        """The range as JSON Schema."""
         body: dict[str, Any] = {"type": "integer" if self.whole else "number", "minimum": self.low}
         body |= {"maximum": self.high, "description": self.about}
         return body if self.step is None else {**body, "multipleOf": self.step}
@@ -31,7 +28,7 @@ class VariableRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """One family of designs: its variables, and the numbers that follow from them; `about` says what the cost is."""
+    """One family of designs: its variables and results; `about` describes the cost."""
 
     about: str
     variables: Mapping[str, VariableRange]
@@ -39,13 +36,11 @@ class Design:
     constraints: int = 0
 
     def tells(self) -> str:
-        """What the design computes, in words."""
         limits = f", and its constraints `g1` to `g{self.constraints}`, each of which holds at or below zero"
         return f"the `cost` of {self.about}{limits if self.constraints else ''}"
 
 
 def metrics(cost: float, limits: Iterable[float]) -> dict[str, float]:
-    """The numbers of a design in the common form."""
     return {"cost": cost, **{f"g{place}": value for place, value in enumerate(limits, 1)}}
 
 
@@ -62,12 +57,12 @@ MIN_WELD_HEIGHT = 0.125  # in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beam:
-    """A welded beam and everything that follows from its measures.
+    """A welded beam and the quantities that follow from its dimensions.
 
     A bar is welded to a wall and carries a load at its free end. Choose the weld's height `h` and length `l` and the
     bar's height `t` and thickness `b`, in inches, so that it holds and costs as little as possible. This is the form
     with seven constraints, first in S. S. Rao, "Engineering Optimization" (1996), and used since by K. Deb (2000) and
-    C. A. Coello Coello (2000): 6,000 lb at 14 in. The best cost that has been published for it is 1.724852.
+    C. A. Coello Coello (2000): 6,000 lb at 14 in. The best published cost is 1.724852.
     """
 
     h: float
@@ -97,7 +92,7 @@ class Beam:
 
     @property
     def deflection(self) -> float:
-        """How far the free end sinks."""
+        """The deflection of the free end."""
         return 4 * LOAD * OVERHANG**3 / (YOUNG_MODULUS * self.b * self.t**3)
 
     @property
@@ -120,7 +115,7 @@ class Beam:
         }
 
     def violations(self) -> dict[str, float]:
-        """The constraints that fail, and by how much, relative to their limits."""
+        """The violated constraints, and by how much, relative to their limits."""
         return {name: value for name, value in self.constraints().items() if value > 0}
 
 
@@ -138,7 +133,7 @@ def three_bar_truss(a1: float, a2: float) -> dict[str, float]:
 
 
 def speed_reducer(*, b: float, m: float, z: int, l1: float, l2: float, d1: float, d2: float) -> dict[str, float]:
-    """A gear box (Golinski 1973); `z` is a number of teeth."""
+    """A gear box (Golinski 1973); `z` is the number of teeth."""
     weight = (
         0.7854 * b * m**2 * (3.3333 * z**2 + 14.9334 * z - 43.0934)
         - 1.508 * b * (d1**2 + d2**2)
@@ -266,7 +261,7 @@ DESIGNS: Mapping[str, Design] = {
 
 
 def evaluate(name: str, given: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of one design; raises `ValueError` for values outside of the ranges."""
+    """The results of one design; raises `ValueError` for values outside the ranges."""
     design = DESIGNS[name]
     for key, limits in design.variables.items():
         value = given.get(key)

@@ -1,4 +1,4 @@
-"""Writes an example of `pursuit init` into a folder: all its files, or none if one would replace a file."""
+"""Writes an example of `pursuit init` into a folder: all its files, or none if any would replace a file."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from pursuit.errors import Fault, ValidationFailed, advice
 
 DEFAULT = "beam"
 SCHEMA_FOLDER = ".pursuit"
-"""Where the ledger will be, too: the schemas belong to the installed version, not to the project."""
+"""Also the folder of the ledger: the schemas belong to the installed version, not to the project."""
 _SCHEMA_LINES = {"mission.toml": "mission", "pursuit.toml": "config"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExampleTemplate:
-    """An example: what it shows, its files in reading order, and the commands to try."""
+    """An example: its summary, its files in reading order, and the commands to try."""
 
     summary: str
     names: tuple[str, ...]
     steps: tuple[str, ...] = (advice("pursuit run {}", "mission.toml"), advice("pursuit list"))
     extra: tuple[str, str] | None = None
-    """The extra that it needs, and a module of it."""
+    """The extra that it needs, and a module to detect it."""
 
 
 TEMPLATES = {
@@ -39,7 +39,7 @@ TEMPLATES = {
         names=("pursuit.toml", "mission.toml", "strategy.py"),
     ),
     "tune": ExampleTemplate(
-        summary="a search tunes the arguments of a command by a number in its log",
+        summary="a search tunes the arguments of a command, guided by a number in its log",
         names=("pursuit.toml", "mission.toml", "train.py"),
         extra=("search", "optuna"),
     ),
@@ -65,7 +65,6 @@ TEMPLATES = {
 
 
 def template_named(name: str) -> ExampleTemplate:
-    """The template, or `ValidationFailed` with the names that there are."""
     if name not in TEMPLATES:
         known = nearest(name, TEMPLATES) or "; use " + ", ".join(TEMPLATES)
         raise ValidationFailed([Fault(field="--template", reason=f"{name!r} is not a template{known}")])
@@ -73,7 +72,6 @@ def template_named(name: str) -> ExampleTemplate:
 
 
 def next_steps(template: ExampleTemplate) -> list[str]:
-    """The commands to try, first the installation of an extra that is missing."""
     needed = template.extra
     missing = needed is not None and find_spec(needed[1]) is None
     return [*([f"pip install 'pursuit[{needed[0]}]'"] if needed is not None and missing else []), *template.steps]
@@ -82,8 +80,8 @@ def next_steps(template: ExampleTemplate) -> list[str]:
 def write_example(target: Path, *, force: bool = False, template: str = DEFAULT) -> list[Path]:
     """Writes an example into `target`, creating it if needed; returns its files in reading order.
 
-    The schemas for editors go into a folder of their own and replace older ones. Raises `ValidationFailed`, having
-    written nothing, with one fault for each file that cannot be written.
+    The schemas for editors go into a separate folder and replace older ones. Raises `ValidationFailed` before writing
+    anything, with one fault for each file that cannot be written.
     """
     paths = {target / name: _content(template, name) for name in template_named(template).names}
     if faults := [*_target_faults(target), *(fault for path in paths for fault in _file_faults(path, force=force))]:
@@ -91,7 +89,7 @@ def write_example(target: Path, *, force: bool = False, template: str = DEFAULT)
     try:
         target.mkdir(parents=True, exist_ok=True)
         for path, body in paths.items():
-            # Replaced, not written through: a link may lead to a file of the user.
+            # Replaced, not overwritten: it may be a link to a file of the user.
             path.unlink(missing_ok=True)
             path.write_bytes(body)
         folder = target / SCHEMA_FOLDER
@@ -101,7 +99,7 @@ def write_example(target: Path, *, force: bool = False, template: str = DEFAULT)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ValidationFailed([Fault(field=str(target), reason=reason)], "the example was not written") from error
-    # The person asked for these files, so what they start is trusted. Where that cannot be recorded, `run` asks.
+    # The user requested these files, so they are trusted. If that cannot be recorded, `run` asks.
     with suppress(ValidationFailed):
         has_one = target / TOML_NAME in paths
         own = of_configuration(load_configuration(target / TOML_NAME)) if has_one else None
@@ -112,7 +110,7 @@ def write_example(target: Path, *, force: bool = False, template: str = DEFAULT)
 
 
 def _content(template: str, name: str) -> bytes:
-    """A file of a template; Python is stored as text, since a script with a top-level `await` is for the sandbox."""
+    """A file of a template; scripts are stored as text because their top-level `await` works only in the sandbox."""
     folder = files("pursuit.demo") / "templates" / template
     body = (folder / (f"{name}.txt" if name.endswith(".py") else name)).read_bytes()
     if name in _SCHEMA_LINES:
@@ -121,7 +119,7 @@ def _content(template: str, name: str) -> bytes:
 
 
 def _target_faults(target: Path) -> list[Fault]:
-    """A path that is a file, or lies below one, cannot hold the example."""
+    """Faults for files in the way: the target must not be a file or below one, or contain a file of the example."""
     nearest_path = next((path for path in (target, *target.parents) if path.exists()), None)
     if nearest_path is None or nearest_path.is_dir():
         return []
@@ -130,7 +128,7 @@ def _target_faults(target: Path) -> list[Fault]:
 
 def _file_faults(path: Path, *, force: bool) -> list[Fault]:
     if path.is_dir():
-        return [Fault(field=str(path), reason="is a folder where the example has a file; move it away")]
+        return [Fault(field=str(path), reason="is a folder, but the example needs a file here; move the folder")]
     if path.is_symlink() or path.exists():
-        return [] if force else [Fault(field=str(path), reason="exists already; move it away, or use --force")]
+        return [] if force else [Fault(field=str(path), reason="already exists; move it, or use --force")]
     return []

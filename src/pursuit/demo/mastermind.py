@@ -1,6 +1,6 @@
 """An MCP server that plays Mastermind: `python -m pursuit.demo.mastermind CODE`.
 
-It keeps no state, so a game continues at a server that has just started; the problem that serves it counts guesses.
+It is stateless, so a game can continue with a new server; the problem that serves it counts the guesses.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ Code = Annotated[str, Field(pattern=f"^[{COLOURS}]{{{PLACES}}}$", description="f
 
 
 def pegs(secret: str, guess: str) -> tuple[int, int]:
-    """How many letters are right and in place, and how many are right elsewhere."""
+    """The number of correct letters in the right place, and in another place."""
     black = sum(one == other for one, other in zip(secret, guess, strict=True))
     return black, sum((Counter(secret) & Counter(guess)).values()) - black
 
 
 def build_server(secret: str) -> MCPServer:
-    """The server for one game."""
     server = MCPServer("mastermind", version="1", log_level="WARNING")
 
     @server.tool(structured_output=True)
     async def guess(code: Code) -> dict[str, Any]:
-        """Compares a guess with the hidden code: `black` in place, `white` elsewhere."""
+        """Compares a guess with the hidden code: `black` counts letters in place, `white` those elsewhere."""
         black, white = pegs(secret, code)
         return {"black": black, "white": white, "metrics": {"black": black, "white": white}}
 
     @server.tool(structured_output=True)
     async def final_answer(code: Code) -> dict[str, Any]:
-        """The last word: what the hidden code is. There is one."""
+        """Submits the hidden code; allowed once."""
         return {"right": code == secret}
 
     # The decorators register them; the type checker wants each name to be used.

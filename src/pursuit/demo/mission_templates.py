@@ -1,6 +1,6 @@
 """The templates of `pursuit scaffold`: a mission file for a goal in words, which a person completes.
 
-The goal becomes the directive as it is; nothing interprets it. A draft is valid for the parser of mission files.
+The goal becomes the directive unchanged; nothing interprets it. A draft is valid for the parser of mission files.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ _EVENT = {"criterion_id": "x", "kind": "event", "event_name": "x"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissionDraft:
-    """A mission that is not started: `toml` is its file."""
+    """A mission that has not started: `toml` is its file."""
 
     mission: Mission
     toml: str
     by: str
     fill_in: Mapping[str, str]
-    """The keys that still have a placeholder, and what belongs there."""
+    """The keys that still have a placeholder, each with a description."""
 
     def as_json(self) -> dict[str, Any]:
-        """All of it."""
         return {
             "by": self.by,
             "mission": tomllib.loads(self.toml),
@@ -56,7 +55,7 @@ class MissionTemplate:
 
 _FILL_IN = re.compile(r"^(?P<key>\w+) = .*  # FILL IN: (?P<what>.*)$", re.MULTILINE)
 _ONE_TOOL = f'tool_allowlist = ["SERVER.TOOL"]  # FILL IN: the tools it may call ({advice("pursuit tools")} lists them)'
-_ANY_TOOL = "# Better name the tools that the mission may call: tool_allowlist = [...]\nallow_all_tools = true"
+_ANY_TOOL = "# It is better to name the tools that the mission may call: tool_allowlist = [...]\nallow_all_tools = true"
 _PROPOSER = f"""\
 # A client proposes the calls ({advice("pursuit serve")}, {advice("pursuit iterate {}", "ID")}), or a language model:
 # proposer = "anthropic:claude-haiku-4-5\""""
@@ -172,7 +171,7 @@ def draft(directive: str, name: str | None = None) -> MissionDraft:
     name = DEFAULT_TEMPLATE if name is None else name
     template = TEMPLATES.get(name)
     if template is None:
-        reason = f"there is no template {name!r}; there are {', '.join(TEMPLATES)}{nearest(name, TEMPLATES)}"
+        reason = f"unknown template {name!r}; known: {', '.join(TEMPLATES)}{nearest(name, TEMPLATES)}"
         raise ValidationFailed([Fault(field="template", reason=reason)], "nothing was drafted")
     fill_in: dict[str, str] = {found["key"]: found["what"] for found in _FILL_IN.finditer(template.body)}
     head = [

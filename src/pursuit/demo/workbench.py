@@ -1,6 +1,6 @@
-"""An MCP server that computes one of the designs of the literature: `python -m pursuit.demo.workbench NAME`.
+"""An MCP server that evaluates one of the designs from the literature: `python -m pursuit.demo.workbench NAME`.
 
-Its one tool, `evaluate`, computes and keeps nothing; it knows neither best values nor targets.
+Its only tool, `evaluate`, is stateless and knows neither best values nor targets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pursuit.demo.designs import DESIGNS, evaluate
 
 
 def build_server(name: str) -> Server[Any]:
-    """The server for one design."""
     design = DESIGNS[name]
     tool = Tool.model_validate(
         {

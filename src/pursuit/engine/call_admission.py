@@ -1,12 +1,12 @@
-"""Decides whether a call may run: a call of a proposal or of a script, a check by tool or by command.
+"""Decides whether a call may run: a call of a proposal or of a script, or a check by tool or by command.
 
-A call meets, in this order: the person whom policy wants asked, policy, the tool's schema, the loop guard, the budget.
-One that passes gets a `CallIntended`, any other a `CallRefused`. No other module writes these two events, and nothing
-is sent before its intent is durable.
+The checks of a call, in order: approval if policy requires it, policy, the tool's schema, the loop guard, the budget.
+A call that passes gets a `CallIntended`, any other a `CallRefused`. Only this module writes these two events, and
+nothing is sent before its intent is durable.
 
-A person is asked before the driver makes the call, or while the turn of an agent holds it. The question is durable
-before anyone sees it, waiting for its answer holds nothing, and silence is a no. A call that a yes covers already is
-not asked about.
+A person is asked before the driver makes the call, or while an agent's turn holds it. The question is durable before
+anyone sees it, waiting for its answer holds no resources, and silence means no. A call that an earlier yes covers does
+not need another question.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from pursuit.core.budgets import RemainingBudget, child_id, is_spawn, kept_for_c
 from pursuit.core.child_admission import Refused, Spawns
 from pursuit.core.events import ApprovalAsked, CallIntended, CallRefused, Event, Purpose, WaitBegan
 from pursuit.core.pins import Changes
-from pursuit.core.state import MissionState, fingerprint
+from pursuit.core.state import CallRecord, MissionState, fingerprint
 from pursuit.core.tools import OWN_TOOLS, Tool, Traits
 from pursuit.engine.context import Run
 from pursuit.policy.rules import Ruling
 from pursuit.policy.traits import question_texts
-from pursuit.tasks.record import new_task_id
+from pursuit.tasks.record import generate_task_id
 
 LOOP_LIMIT = 2
-"""Identical calls in a row that may run while nothing changes; the loop guard refuses the next one."""
+"""The number of identical consecutive calls that may run without any change; the loop guard refuses the next."""
 ONE_CALL = {"max_tool_calls": 1.0}
 COMMAND = Tool(
     server="check",
@@ -42,11 +42,11 @@ COMMAND = Tool(
     traits=Traits(timeout=600.0),  # a build or a test suite takes minutes
 )
 """Stands for the tool where a check runs a command. Its arguments are `argv` and `cwd`."""
-_OUR_OWN = Ruling(decision="allow", reason="it only reads and writes this mission's own record")
+_OUR_OWN = Ruling(decision="allow", reason="it only reads and writes this mission's record")
 
 
 class Denial(NamedTuple):
-    """Why a call may not run; `unapproved`: a person said no, or did not answer in time."""
+    """Why a call may not run; `unapproved` is true if a person said no or did not answer in time."""
 
     reason: str
     unapproved: bool = False
@@ -57,10 +57,10 @@ class MustWait(Exception):
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that is wanted. `missing` says why there is nothing to run, if that is known already.
+    """A requested call. `missing` says why it cannot run, if that is already known.
 
-    A call of a language model with a `fault` is refused for it. `question` is the id of the question about the call, if
-    it was asked in an earlier turn of an agent.
+    A language model's call with a `fault` is refused for that reason. `question` is the id of the question about the
+    call, if it was asked in an earlier turn of an agent.
     """
 
     call_id: str
@@ -78,7 +78,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tool_of(run: Run, planned: Planned) -> Tool | None:
-    """What the call reaches, or None if that is not there now."""
+    """The tool that the call reaches, or None if it is not available now."""
     if planned.fault is not None:
         return None
     if planned.command:
@@ -89,8 +89,8 @@ def tool_of(run: Run, planned: Planned) -> Tool | None:
 
 
 def ruling_on(run: Run, planned: Planned, tool: Tool) -> Ruling:
-    """What policy says of the call."""
-    if tool is OWN_TOOLS.get(tool.qualified):
+    """The policy's ruling on the call."""
+    if tool.qualified in OWN_TOOLS and tool is OWN_TOOLS[tool.qualified]:
         return _OUR_OWN
     if tool is not COMMAND:
         if tool.changes is not None and _is_accepted(run.state, tool.changes):
@@ -104,7 +104,7 @@ def ruling_on(run: Run, planned: Planned, tool: Tool) -> Ruling:
 def question_id(state: MissionState, planned: Planned, tool: Tool, ruling: Ruling) -> str:
     """The id of the question about a call, or about the changes of its server.
 
-    A tool whose definition changed since the question about a call is asked about again.
+    If the tool's definition changed after a question, the id differs and the person is asked again.
     """
     if ruling.changes is not None:
         return approval_id(ruling.changes.key)
@@ -115,18 +115,18 @@ def question_id(state: MissionState, planned: Planned, tool: Tool, ruling: Rulin
 
 
 def _is_accepted(state: MissionState, changes: Changes) -> bool:
-    """Whether a person said yes to these changes of a server in this mission."""
+    """True if a person said yes to these changes of a server in this mission."""
     known = state.approvals.get(approval_id(changes.key))
     return known is not None and known.accepts is not None and known.granted
 
 
 def driving_client(state: MissionState) -> str | None:
-    """The client that drives, for which a yes counts; None is the operator."""
+    """The driving client, for which a yes counts; None is the operator."""
     return None if state.driver is None else state.driver.subject
 
 
 class Admission:
-    """Admits the calls of one batch in their order, and counts what the batch itself uses up."""
+    """Admits the calls of one batch in order, and counts the batch's own use of the budget."""
 
     def __init__(self, run: Run, state: MissionState, *, check: bool = False) -> None:
         self._run = run
@@ -136,13 +136,14 @@ class Admission:
         self._guarded = state.open is not None and state.open.guarded
         self._guard_key, self._guard_count = state.guard_key, state.guard_count
 
-    def admit(self, planned: Planned, tool: Tool | None) -> CallIntended | CallRefused | None:
+    def admit(
+        self, planned: Planned, tool: Tool | None, before: CallRecord | None
+    ) -> CallIntended | CallRefused | None:
         """The intent of a call that may run, or the refusal of one that may not.
 
-        None for a call that was sent before and may not be sent again. One that may counts again.
+        None for a call that was sent `before` and may not be repeated. A repeated call counts again.
         """
         denied = None if tool is None else self._denied(planned, tool)
-        before = self._state.call(planned.call_id)
         if before is not None:
             if tool is None or denied is not None or self._budget.lacks(ONE_CALL) is not None:
                 return None
@@ -154,16 +155,17 @@ class Admission:
             )
         if denied is not None:
             return self._refuse(planned, "denied", denied.reason, unapproved=denied.unapproved)
-        if self._budget.lacks(ONE_CALL) is not None:
+        if not self._budget.any_call and self._budget.lacks(ONE_CALL) is not None:
             kept = planned.purpose != "check" and kept_for_checks(self._state)
-            rest = f", but for {kept} that {'is' if kept == 1 else 'are'} kept for checks" if kept else ""
+            rest = f", except for {kept} reserved for checks" if kept else ""
             return self._refuse(planned, "skipped", f"max_tool_calls is used up{rest}")
         left = self._run.wall_clock_left()
         if left is not None and left <= 0:
             return self._refuse(planned, "skipped", "max_wall_clock_seconds is used up")
-        self._budget.take(ONE_CALL)
+        if not self._budget.any_call:
+            self._budget.take(ONE_CALL)
         intent = self._intent(planned, tool, attempt=1)
-        return self._spawn(planned, intent) if is_spawn(self._state, planned.tool) else intent
+        return self._spawn(planned, intent) if tool.long and is_spawn(self._state, planned.tool) else intent
 
     def _denied(self, planned: Planned, tool: Tool) -> Denial | None:
         """Why a person, policy, the schema or the loop guard refuses a call, or None."""
@@ -189,20 +191,20 @@ class Admission:
             return None
         approval = self._state.approvals.get(question)
         if approval is None or approval.answer is None:
-            return Denial("a person must approve it, and no person was asked")
+            return Denial("it requires approval, but none was requested")
         if approval.answer == "expired":
             return Denial("it was not approved in time", unapproved=True)
         if approval.granted and ruling.changes is not None:
             return Denial(f"the tools of its server changed again after {approval.by} accepted them")
         if approval.granted:
-            before = f"it was asked about before, and {approval.by} said yes"
+            before = f"so far only {approval.by} said yes"
             return Denial(f"{ruling.require} people must approve it now; {before}")
         return Denial(f"denied by {approval.by}" + (f": {approval.why}" if approval.why else ""), unapproved=True)
 
     def _loops(self, planned: Planned) -> bool:
         key = fingerprint([planned.tool, planned.args])
-        if any(one.key == key and one.missing for one in self._state.confirmations.values()):
-            return False  # a criterion asks for these repeats
+        if any(one.key == key and one.missing for one in self._state.confirmations.latest.values()):
+            return False  # a criterion requires these repetitions
         same = key == self._guard_key
         if same and self._guard_count >= LOOP_LIMIT:
             return True
@@ -210,12 +212,13 @@ class Admission:
         return False
 
     def _spawn(self, planned: Planned, intent: CallIntended) -> CallIntended | CallRefused:
-        """The intent to start a child mission, with the budget that is set aside for it."""
+        """The intent to start a child mission, with the budget reserved for it."""
         self._spawns = self._spawns or Spawns(self._state, self._budget, self._mutates)
         try:
             reserved = self._spawns.admit(planned.args, child_id(intent.task or ""))
         except Refused as refused:
-            self._budget.take({name: -amount for name, amount in ONE_CALL.items()})
+            if not self._budget.any_call:
+                self._budget.take({name: -amount for name, amount in ONE_CALL.items()})
             return self._refuse(planned, refused.outcome, str(refused))
         return msgspec.structs.replace(intent, reserved=reserved)
 
@@ -225,11 +228,17 @@ class Admission:
 
     def _intent(self, planned: Planned, tool: Tool, *, attempt: int) -> CallIntended:
         return CallIntended(
-            **self._about(planned),
+            at=self._run.clock.now(),
+            call_id=planned.call_id,
+            iteration=self._state.current_index,
+            tool=planned.tool,
+            args=planned.args,
+            purpose=planned.purpose,
+            order=planned.order,
             attempt=attempt,
             criterion_id=planned.criterion_id,
-            repeatable=planned.repeatable or tool.traits.repeatable,
-            task=new_task_id() if tool.long else None,
+            repeatable=planned.repeatable or tool.traits.read_only or tool.traits.idempotent,
+            task=generate_task_id() if tool.long else None,
         )
 
     def _refuse(
@@ -240,22 +249,22 @@ class Admission:
         *,
         unapproved: bool = False,
     ) -> CallRefused:
-        return CallRefused(**self._about(planned), outcome=outcome, reason=reason, unapproved=unapproved)
-
-    def _about(self, planned: Planned) -> dict[str, Any]:
-        return {
-            "at": self._run.clock.now(),
-            "call_id": planned.call_id,
-            "iteration": self._state.current_index,
-            "tool": planned.tool,
-            "args": planned.args,
-            "purpose": planned.purpose,
-            "order": planned.order,
-        }
+        return CallRefused(
+            at=self._run.clock.now(),
+            call_id=planned.call_id,
+            iteration=self._state.current_index,
+            tool=planned.tool,
+            args=planned.args,
+            purpose=planned.purpose,
+            order=planned.order,
+            outcome=outcome,
+            reason=reason,
+            unapproved=unapproved,
+        )
 
 
 async def ask_first(run: Run, calls: Sequence[Planned]) -> None:
-    """Asks about those calls that policy wants a person for, in one commit; raises `MustWait` until answered."""
+    """Asks about the calls that require approval, in one commit; raises `MustWait` until all are answered."""
     # One question for all changed tools of a server has one id.
     questions = {one.approval_id: one for call in calls if (one := question_about(run, call)) is not None}
     if questions and await _must_wait(run, list(questions.values())):
@@ -269,7 +278,7 @@ async def wait_for_answers(run: Run) -> None:
 
 
 async def _must_wait(run: Run, questions: Sequence[ApprovalAsked] = ()) -> bool:
-    """Writes the questions that no yes covers, and which have expired; whether one of them, or any, is open."""
+    """Records new questions that no yes covers, and expiries; true if one of these questions (or any) is open."""
     waits = False
 
     def build(state: MissionState) -> Sequence[Event]:
@@ -297,7 +306,7 @@ async def _must_wait(run: Run, questions: Sequence[ApprovalAsked] = ()) -> bool:
 async def answer_question(
     run: Run, tool: Tool, arguments: dict[str, Any], *, unattended: bool, seconds: float
 ) -> bool | None:
-    """Whether an agent may do this; None if no person answered within these seconds, so that the turn must end."""
+    """True if an agent may do this; None if nobody answered within these seconds, so that the turn must end."""
     ruling = run.tools.rule_step(tool, arguments)
     if ruling.decision != "ask":
         return ruling.decision == "allow"
@@ -315,7 +324,7 @@ async def answer_question(
 
 
 async def hold_call(run: Run, planned: Planned, seconds: float) -> Planned | None:
-    """A call of an agent with the question that a person answered, if one was asked; None without an answer."""
+    """An agent's call, with the answered question if one was asked; None if nobody answered."""
     asked = question_about(run, planned)
     if asked is None or _is_granted(run.state, asked):
         return planned
@@ -324,14 +333,14 @@ async def hold_call(run: Run, planned: Planned, seconds: float) -> Planned | Non
 
 
 async def _ask_and_hold(run: Run, asked: ApprovalAsked, seconds: float) -> Approval | None:
-    """The question of an agent with its answer, for which the turn is held so many seconds.
+    """Asks an agent's question and holds the turn for up to this many seconds, until it is answered.
 
-    None without an answer: the turn must end, and the mission waits. An answer to the same question of an earlier turn
-    that was not used yet is the answer.
+    None without an answer: the turn must end, and the mission waits. An unused answer to the same question from an
+    earlier turn counts.
     """
     known = _unused_answer(run, asked)
     question = asked.approval_id if known is None else known.approval_id
-    run.used_approvals.add(question)  # at once: the same call beside this one needs an answer of its own
+    run.used_approvals.add(question)  # at once: an identical concurrent call needs a separate answer
     try:
         if known is None:
             await run.journal.record(lambda state: () if state.stopped or state.approvals.get(question) else [asked])
@@ -357,7 +366,7 @@ def _is_open(run: Run, question: str) -> bool:
 
 
 def _unused_answer(run: Run, asked: ApprovalAsked) -> Approval | None:
-    """The same question, open or answered, that no call of this run uses."""
+    """An identical question, open or answered, that no call of this run uses."""
     scope = call_scope(asked.tool, asked.args)
     return next(
         (
@@ -374,14 +383,14 @@ def _unused_answer(run: Run, asked: ApprovalAsked) -> Approval | None:
 
 
 def _is_granted(state: MissionState, asked: ApprovalAsked) -> bool:
-    """Whether a yes covers the call that a question is about; a question about changes is about no call."""
+    """True if a yes covers the question's call; false for questions about changes, which do not have a call."""
     return asked.accepts is None and state.approvals.is_granted(
         asked.approval_id, asked.tool, asked.args, client=asked.subject, digest=asked.digest, require=asked.require
     )
 
 
 def question_about(run: Run, planned: Planned) -> ApprovalAsked | None:
-    """The question to a person about a call; None if policy wants none."""
+    """The question to a person about a call; None if policy does not require one."""
     tool = tool_of(run, planned)
     ruling = None if tool is None else ruling_on(run, planned, tool)
     if tool is None or ruling is None or ruling.decision != "ask":
@@ -393,7 +402,7 @@ def question_about(run: Run, planned: Planned) -> ApprovalAsked | None:
 def _question(
     run: Run, tool: Tool, args: dict[str, Any], ruling: Ruling, *, call_id: str, question: str
 ) -> ApprovalAsked:
-    """The question with this id about a call of a tool, or about the changes of its server."""
+    """Creates the question with this id, about a tool call or about the changes of its server."""
     now, changes = run.clock.now(), ruling.changes
     description, whole = question_texts(tool, args, ruling.reason, changes)
     return ApprovalAsked(

@@ -1,4 +1,4 @@
-"""What a turn works with: the journal, the tools, the sandbox, the clock, and how the operator interrupts it.
+"""The context of a turn: the journal, the tools, the sandbox, the clock, and interruption by the operator.
 
 Invariant: once the operator has ordered a stop, no effect begins.
 """
@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import anyio
 
-from pursuit.config.surroundings import USUAL_SURROUNDINGS, Surroundings
+from pursuit.config.process_environment import USUAL_ENVIRONMENT, ProcessEnvironment
 from pursuit.core.criteria import Check
 from pursuit.core.events import AbortOrdered, BudgetExtended, CompletionOrdered, MissionPaused, OperatorEvent
 from pursuit.core.mission import Proposal
@@ -21,17 +21,16 @@ from pursuit.core.state import MissionState
 from pursuit.engine.journal import Journal
 from pursuit.ledger.contract import Ledger
 from pursuit.proposers.contract import Moved, Proposed, Proposer, Services, Waiting
-from pursuit.sandbox import Sandbox
+from pursuit.sandbox.sandbox import Sandbox
 from pursuit.upstream.host import UpstreamTools
 
 T = TypeVar("T")
 
 
 class Deadline:
-    """When a call must have ended: its timeout, which progress renews, a ceiling, and the mission's wall clock.
+    """The deadline of a call: its timeout, which progress renews, a ceiling, and the mission's wall clock.
 
-    It runs from when it is entered. Until it is left it is one of the `open_ones`, so that an extended budget reaches
-    the call.
+    It starts when it is entered. Until it is left it is in `open_ones`, so that an extended budget reaches the call.
     """
 
     __slots__ = ("_began", "_left", "_longest", "_open", "_scope", "_signed", "ran_out", "timeout")
@@ -46,7 +45,7 @@ class Deadline:
         self.ran_out = False
 
     async def bound(self, awaited: Awaitable[T]) -> T | None:
-        """What is awaited if it comes in time, or None."""
+        """The awaited result, or None if it does not come in time."""
         with self:
             return await awaited
         return None
@@ -67,17 +66,17 @@ class Deadline:
         return handled
 
     async def progressed(self, _done: float, _total: float | None, _message: str | None) -> None:
-        """The server reported progress: the timeout starts again, up to the ceiling."""
+        """Restarts the timeout, up to the ceiling, because the server reported progress."""
         self._signed = anyio.current_time()
         self._scope.deadline = self._when()
 
     def allow(self, seconds_left: float | None) -> None:
-        """The mission's wall clock has this many seconds left from now on."""
+        """Sets the seconds left on the mission's wall clock."""
         self._left = None if seconds_left is None else anyio.current_time() - self._began + seconds_left
         self._scope.deadline = self._when()
 
     def why(self) -> str:
-        """Which limit the call ran into."""
+        """The limit that the call reached."""
         if self._left is not None and anyio.current_time() >= self._began + self._left:
             return "cut off by max_wall_clock_seconds"
         if anyio.current_time() >= self._began + self._longest:
@@ -90,14 +89,14 @@ class Deadline:
 
 
 class Clock(Protocol):
-    """Time, handed in: the engine reads no clock of its own."""
+    """Time, passed in: the engine itself never reads a clock."""
 
     def now(self) -> float:
         """Seconds since the epoch, for people."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never run backwards, for durations."""
+        """Seconds that never decrease, for durations."""
         ...
 
 
@@ -126,7 +125,7 @@ class Settings:
 
 
 class Spent(NamedTuple):
-    """What a run has used since it was counted last."""
+    """The usage of a run since it was last counted."""
 
     tokens: int
     cost_usd: float
@@ -134,21 +133,21 @@ class Spent(NamedTuple):
 
 
 Ceiling = Callable[[MissionState, Spent], Awaitable[str | None]]
-"""Counts what a mission has used, and says why it may not go on now, or None."""
+"""Counts what a mission has used; returns why it may not continue now, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
-    """A run on a worker, which other missions wait for."""
+class WorkerRun:
+    """The settings of a run on a worker for which other missions may be waiting."""
 
     leaving: anyio.Event
-    """Set when the worker stops: the run ends after the iteration that is under way."""
+    """Set when the worker stops: the run ends after the current iteration."""
     longest_wait: float = 0.0
-    """Seconds that the run keeps the mission while it waits for a pace or a model."""
+    """The longest wait, in seconds, for a pace or a model during which the run keeps the mission."""
 
 
 class NoProposer(Proposer):
-    """Proposes nothing, for a run that only closes a mission."""
+    """Proposes nothing; for a run that only closes a mission."""
 
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
         """Waits."""
@@ -168,21 +167,21 @@ class Run:
     task_ended: Callable[[str], float | None]
     observer: Observer | None = None
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    surroundings: Surroundings = USUAL_SURROUNDINGS
+    process_environment: ProcessEnvironment = USUAL_ENVIRONMENT
     proposer: Proposer = field(default_factory=NoProposer)
     checked: Proposal | None = None
-    """The client's proposal, which was checked before the run began."""
+    """The client's proposal, checked before the run began."""
     services: Services = field(init=False)
-    """Those that the proposer gets."""
+    """The services for the proposer."""
     moved: Moved | None = None
-    """Where the commands of checks run now, if that is not the folder that they name."""
+    """The folder in which the commands of checks run now, if it is not the one that they name."""
     notes: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The warnings of its kind of proposer when it got ready, with their codes."""
+    """The warnings of the proposer's preparation, with their codes."""
     used_approvals: set[str] = field(default_factory=set[str])
-    """The answers to questions of the agent that were used in this run."""
+    """The answers to questions of the agent that this run has used."""
     started: float = 0.0
     ceiling: Ceiling | None = None
-    placed: Placed | None = None
+    placed: WorkerRun | None = None
     stop_ordered: bool = False
     interrupted: anyio.Event = field(default_factory=anyio.Event)
     """Set by each event of the operator."""
@@ -192,14 +191,14 @@ class Run:
     _counted: Spent = field(init=False)
 
     def __post_init__(self) -> None:
-        self.state = self.journal.state  # one object for a whole run, which the journal keeps up to date
+        self.state = self.journal.state  # one object for the whole run; the journal updates it
         self._counted = self._spent()
 
     def _spent(self) -> Spent:
         return Spent(self.state.tokens, self.state.cost_usd, self.journal.written)
 
     async def count_spent(self) -> str | None:
-        """Counts what was used since the last time; why the mission may not go on now, or None."""
+        """Counts the usage since the last count; returns why the mission may not continue now, or None."""
         if self.ceiling is None or self.state.owner is None:
             return None
         before, self._counted = self._counted, self._spent()
@@ -208,7 +207,7 @@ class Run:
         return await self.ceiling(self.state, new)
 
     async def held(self) -> bool:
-        """Whether the mission is paused now because its owner has reached a ceiling."""
+        """Pauses the mission and returns True if its owner has reached a limit."""
         why = await self.count_spent()
         if why is None:
             return False
@@ -220,7 +219,7 @@ class Run:
 
     @property
     def ledger(self) -> Ledger:
-        """Where the journal writes."""
+        """The journal's ledger."""
         return self.journal.ledger
 
     def named_check(self, criterion_id: str | None) -> str | None:
@@ -230,28 +229,29 @@ class Run:
             (one.check for one in criteria if one.criterion_id == criterion_id and isinstance(one, Check)), None
         )
 
-    def surroundings_of(self, criterion_id: str | None) -> Surroundings:
-        """What the command of a check gets: what `[checks.NAME]` says of a named one."""
+    def environment_of(self, criterion_id: str | None) -> ProcessEnvironment:
+        """The environment for the command of a check: that of `[checks.NAME]` if the check is named."""
         named = self.checks.get(self.named_check(criterion_id) or "", {})
-        return named.get("surroundings", self.surroundings)
+        return named.get("process_environment", self.process_environment)
 
     def checked_folder(self, cwd: str | None) -> str:
-        """Where the command of a check runs: with a workspace, in the throw-away worktree of what counts."""
+        """The working folder of a check's command: with a workspace, a temporary worktree of the files that count."""
         return cwd or "." if self.moved is None else self.moved(cwd)
 
     def elapsed(self) -> float:
-        """Seconds that this run has held the mission, in whole microseconds."""
+        """Seconds that this run has held the mission, rounded to microseconds."""
         return int((self.clock.monotonic() - self.started) * 1e6) / 1e6
 
     def wall_clock_left(self) -> float | None:
         """Seconds until the wall-clock cap, or None."""
-        return self._left_of(self.state.budget["max_wall_clock_seconds"])
+        cap = self.state.budget["max_wall_clock_seconds"]
+        return None if cap == -1 else self._left_of(cap)
 
     def _left_of(self, cap: float) -> float | None:
         return None if cap == -1 else cap - self.state.elapsed_before - self.elapsed()
 
     def lets_go(self) -> bool:
-        """Whether the run ends here, with the mission as it stands, for another worker or another time."""
+        """True if the run ends here and leaves the mission to another worker or a later time."""
         if self.placed is None:
             return False
         waits = self.state.waiting_for in ("pace", "model") and self.state.wait_until is not None
@@ -259,7 +259,7 @@ class Run:
         return long or self.placed.leaving.is_set()
 
     def report_phase(self, phase: Phase) -> None:
-        """Calls the observer in this process; one that fails is not called again."""
+        """Calls the observer in this process; if it fails, it is not called again."""
         if self.observer is None:
             return
         try:
@@ -268,28 +268,28 @@ class Run:
             self.observer = None
 
     def effects(self) -> anyio.CancelScope:
-        """A scope for turns; the operator's stop cancels the latest one, which is harmless once it was left."""
+        """A scope for turns; the operator's stop cancels the latest scope, which is harmless after its exit."""
         self._effects = anyio.CancelScope()
         if self.stop_ordered:
             self._effects.cancel()
         return self._effects
 
     def deadline(self, timeout: float) -> Deadline:
-        """A scope that is cancelled when a call's time is up; time that the operator adds meanwhile counts."""
+        """A scope that is cancelled when a call's time is up; time that the operator adds meanwhile is included."""
         left = self.wall_clock_left()
         return Deadline(self.deadlines, timeout=timeout, ceiling=self.settings.call_ceiling, wall_clock_left=left)
 
     async def fold_stop(self) -> None:
-        """Folds a stop that was seen but has not met an append yet."""
+        """Folds a stop that was seen but that no append has folded yet."""
         if self.stop_ordered:
             self.stop_ordered = False
             await self.journal.catch_up()
             self.stop_ordered = self.state.stopped
 
     def obey(self, word: OperatorEvent) -> None:
-        """Obeys the operator: a stop cancels running calls, more wall clock reaches them, any event wakes a wait.
+        """Obeys the operator: a stop cancels running calls, added wall clock extends them, any event ends a wait.
 
-        An event may come here twice, from `watch_operator` and when it is folded; obeying it twice is harmless.
+        An event may arrive twice, from `watch_operator` and when it is folded; obeying it twice is harmless.
         """
         if isinstance(word, MissionPaused | AbortOrdered | CompletionOrdered):
             self.stop_ordered = True
@@ -301,14 +301,14 @@ class Run:
         self.interrupted.set()
 
     async def watch_claim(self) -> None:
-        """Ends the run when another process may have taken the mission over."""
+        """Ends the run when another process may have taken over the mission."""
         claim = self.journal.claim
         if claim is not None:
             await claim.lost.wait()
             await claim.confirm()
 
     async def watch_operator(self) -> None:
-        """Sees the operator's events while nothing is being appended."""
+        """Receives the operator's events while nothing is being appended."""
         bell = self.journal.bell
         if bell is None:
             return

@@ -1,6 +1,6 @@
-"""Drives a mission: takes the lock, recovers what a dead driver left, runs turns until there is a reason to stop.
+"""Drives a mission: takes the lock, recovers from a dead driver, and runs turns until there is a reason to stop.
 
-Invariant: only the holder of the lock writes the events of a driver, and it always releases the lock.
+Invariant: only the holder of the lock writes a driver's events, and it always releases the lock.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import platform
 import secrets
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, cast
 import anyio
 import msgspec
 
-from pursuit.config.surroundings import USUAL_SURROUNDINGS, Surroundings
+from pursuit.config.process_environment import USUAL_ENVIRONMENT, ProcessEnvironment
 from pursuit.core.decision import Decision, reached_cap
 from pursuit.core.events import (
     CompletionOrdered,
@@ -33,17 +33,18 @@ from pursuit.core.events import (
     ReportWritten,
     RunClaimed,
     WaitBegan,
+    decoded,
 )
 from pursuit.core.fold import drivers_with, fold
-from pursuit.core.history import History, decoded
+from pursuit.core.history import History
 from pursuit.core.lessons import remembered
 from pursuit.core.mission import MissionPolicy, Proposal
 from pursuit.core.proposing import MissingKind
 from pursuit.core.report import iso, way_on
 from pursuit.core.state import MissionState
-from pursuit.engine.context import Ceiling, Clock, Observer, Phase, Placed, Run, Settings
+from pursuit.engine.context import Ceiling, Clock, Observer, Phase, Run, Settings, WorkerRun
 from pursuit.engine.execute import RunServices, cancel_tasks, recover_own, settle_lost, warn, worked_until
-from pursuit.engine.journal import Journal, States
+from pursuit.engine.journal import Journal, OperatorFirst, States
 from pursuit.engine.lessons import lessons_for
 from pursuit.engine.models import LiveWords, RecordedModel, offered
 from pursuit.engine.turn import closing, ending, faults_in, turn
@@ -59,14 +60,14 @@ from pursuit.errors import (
 from pursuit.ledger.contract import Bell, Claim, Ledger
 from pursuit.proposers.contract import DrivingPlace, ProposerContext, kind_of
 from pursuit.proposers.language import LanguageModel
-from pursuit.reports.report import MOST_CHECKS, build_report
+from pursuit.reports.report import MAX_CHECKS, build_report
 from pursuit.reports.wording import moment
-from pursuit.sandbox import Sandbox
+from pursuit.sandbox.sandbox import Sandbox
 from pursuit.upstream.host import ToolHost, UpstreamTools
 
 
 async def write_report(run: Run) -> None:
-    """Builds the final report and stores it, once; from then on a search finds the mission by its lessons."""
+    """Builds and stores the final report, once; afterwards a search finds the mission by its lessons."""
     if run.state.report is not None:
         return
     await run.journal.flush()
@@ -80,9 +81,9 @@ async def write_report(run: Run) -> None:
 async def assemble(
     ledger: Ledger, mission_id: str, state: MissionState | None = None, newest: Sequence[Event] = ()
 ) -> dict[str, Any]:
-    """The JSON of a mission's report as it stands in the ledger now, with the hashes that prove it.
+    """The JSON of a mission's report for the current ledger, with the hashes that prove it.
 
-    `state` is the fold of the same stream, if the caller has it, and `newest` the last events in it.
+    `state` is the fold of the same stream, if the caller has it, and `newest` its last events.
     """
     older = None if state is None or not newest else state.seq - len(newest)
     stored = await ledger.read(mission_id, limit=older)
@@ -93,7 +94,7 @@ async def assemble(
     head = await ledger.read(mission_id, after=state.seq - 1, limit=1) if newest else stored[-1:]
     history = History.of(events)
     made = history.made_calls if state.asks or state.facts.tools else ()
-    # The results of checks that are too large for their events, and the diffs of an agent's turns.
+    # Large results of checks, and the diffs of an agent's turns.
     large = await _last_blobs(ledger, [end.blob for call, end in made if state.asks and call.purpose == "check"])
     results = {digest: msgspec.json.decode(body) for digest, body in large.items()}
     changes = await _last_blobs(ledger, [end.change.diff for _, end in made if state.facts.tools and end.change])
@@ -105,24 +106,24 @@ async def assemble(
     data["ledger"] = {
         "head_seq": head[-1].seq if head else 0,
         "head_hash": head[-1].hash.hex() if head else "",
-        "root": await ledger.root(),
+        "root": f"{mission_id}@{head[-1].seq}:{head[-1].hash.hex()}" if head else "",
     }
     return data
 
 
 async def _last_blobs(ledger: Ledger, digests: Iterable[str | None]) -> dict[str, bytes]:
-    """The last of these blobs that are kept, by their digests."""
-    wanted = [digest for digest in digests if digest is not None][-MOST_CHECKS:]
+    """The last of these blobs that are still stored, by digest."""
+    wanted = [digest for digest in digests if digest is not None][-MAX_CHECKS:]
     bodies = {digest: await ledger.blob(digest) for digest in wanted}
     return {digest: body for digest, body in bodies.items() if body is not None}
 
 
 Recorded = Callable[[str, MissionState, Sequence[tuple[int, Event]]], None]
-"""Gets the state of a mission and the events that were just stored, each with its number; must return at once."""
+"""Receives the state of a mission and the events just stored, each with its number; must return immediately."""
 
 
 class Prepared(NamedTuple):
-    """The tools of a run, and what they were made for: the policy of its mission, and whose policy holds beside it."""
+    """The tools of a run, with the mission policy and the callers' policies that they were prepared for."""
 
     tools: UpstreamTools
     policy: MissionPolicy | None
@@ -131,7 +132,7 @@ class Prepared(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunOrder:
-    """A run that is wanted: of which mission, how far, for whom."""
+    """A requested run: its mission, its length and its caller."""
 
     mission_id: str
     _: KW_ONLY
@@ -139,24 +140,28 @@ class RunOrder:
     """None: until the mission ends or waits."""
     proposal: Proposal | None = None
     tools: Prepared | None = None
-    """The tools that the proposal was checked by."""
+    """The tools with which the proposal was checked."""
     after: int | None = None
-    """The iterations that the caller knows of; nothing is begun if there are more."""
+    """The number of iterations that the caller knows of; if there are more, nothing begins."""
     resume: bool = False
-    """Whether a paused or failed mission goes on, and for the operator one that made no progress."""
+    """True if a paused or failed mission continues; for the operator, also a mission without progress."""
     background: bool = False
-    """Whether another process takes the run over if this one dies."""
+    """True if another process takes the run over if this one dies."""
     mode: str | None = None
     """The policy mode that the operator chose for this run; it is recorded."""
     driver: Identity | None = None
-    """The client that asks for it; None is the operator."""
+    """The client that requested the run; None is the operator."""
     sampler: LanguageModel | None = None
     """The language model of that client, if it lends one."""
     observer: Observer | None = None
     claimed: Callable[[MissionState], None] | None = None
-    """Called once the run is in the ledger: from then on it can be resumed."""
-    placed: Placed | None = None
+    """Called as soon as the run is in the ledger: from then on it can be resumed."""
+    placed: WorkerRun | None = None
     """The run ends early when its worker leaves, and at a long wait."""
+    told: Callable[[], Awaitable[object]] | None = None
+    """Appends the audit's line about the run, in the transaction of the run's first commit."""
+    again: bool = False
+    """True if the run begins for the second time, because something was appended before its first commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,78 +175,88 @@ class Driver:
     clock: Clock
     place: DrivingPlace
     task_ended: Callable[[str], float | None]
-    """When the command of a task ended, also if nobody has recorded that; None while it runs."""
+    """The time when the command of a task ended, even if it is not recorded yet; None while it runs."""
     settings: Settings = field(default_factory=Settings)
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    surroundings: Surroundings = USUAL_SURROUNDINGS
+    process_environment: ProcessEnvironment = USUAL_ENVIRONMENT
     live: Path | None = None
-    """The folder for what models say right now."""
+    """The folder for the live output of models."""
     recorded: Recorded | None = None
     tracking: Observer | None = None
-    """Sees every mission that this process drives."""
+    """Observes every mission that this process drives."""
     ceiling: Ceiling | None = None
-    """Says when a client has reached a limit of the operator."""
+    """Reports that a client has reached an operator limit."""
 
     async def drive(self, order: RunOrder) -> MissionState:
-        """Advances a mission as far as the order says, and returns its state.
+        """Advances a mission as far as the order requests, and returns its state.
 
-        Raises `Conflict` at once if another driver holds it, and `UpstreamUnavailable` or `ModelUnavailable` before
-        anything is spent if one of its servers or its language model cannot be reached. Raises `Overtaken` if the
-        mission has more iterations than the order knows of.
+        Raises `Conflict` immediately if another driver holds it, and `UpstreamUnavailable` or `ModelUnavailable`
+        before anything is spent if one of its servers or its language model cannot be reached. Raises `Overtaken` if
+        the mission has more iterations than the order knows of.
         """
         mission_id = order.mission_id
         claim = await self.ledger.claim(mission_id)
         if claim is None:
             raise await self._driven(mission_id)
         try:
-            with self.ledger.bell(mission_id) as bell:
-                run = await self._taken(order, claim, bell)
-                state, journal, settings = run.state, run.journal, run.state.mission.proposer
-                lessons: Sequence[str] = ()
-                if settings.LEARNS:
-                    lessons = await lessons_for(self.ledger, mission_id, state, self.settings.memory_lessons)
-
-                async def compact(event: ConversationCompacted) -> None:
-                    await journal.record(lambda _state: [event])
-
-                context = ProposerContext(
-                    mission=state.mission,
-                    tools=lambda: offered(state, run.tools),
-                    record=lambda model: RecordedModel(run=run, model=model, words=LiveWords(self.live, mission_id)),
-                    past=journal.past,
-                    blob=journal.blob,
-                    compact=compact,
-                    mission_id=mission_id,
-                    now=self.clock.now,
-                    sampler=order.sampler,
-                    lessons=lessons,
-                    proposal=order.proposal,
-                    services=run.services,
-                    place=self.place,
-                )
-                async with kind_of(settings).open(settings, context) as run.proposer:
-                    await recover_own(run)
-                    settle_lost(run)
-                    warn(run, run.notes)
-                    await journal.flush()
-                    if order.claimed is not None:
-                        order.claimed(state)
-                    await self._guarded(run)
+            try:
+                state, journal = await self._driven_by(order, claim)
+            except OperatorFirst:
+                state, journal = await self._driven_by(replace(order, again=True), claim)
         finally:
             with anyio.CancelScope(shield=True):
                 await claim.release()
-        if await self.ledger.read(mission_id, journal.head, limit=1):  # the operator spoke after the last look
+        if await self.ledger.read(mission_id, journal.head, limit=1):  # an operator event came after the last look
             return await self.close(mission_id) or state
         self.states.give(mission_id, state, journal.head)
         return state
 
+    async def _driven_by(self, order: RunOrder, claim: Claim) -> tuple[MissionState, Journal]:
+        """One run of the holder of the lock, to its end."""
+        mission_id = order.mission_id
+        with self.ledger.bell(mission_id) as bell:
+            run = await self._taken(order, claim, bell)
+            state, journal, settings = run.state, run.journal, run.state.mission.proposer
+            lessons: Sequence[str] = ()
+            if settings.LEARNS:
+                lessons = await lessons_for(self.ledger, mission_id, state, self.settings.memory_lessons)
+
+            async def compact(event: ConversationCompacted) -> None:
+                await journal.record(lambda _state: [event])
+
+            context = ProposerContext(
+                mission=state.mission,
+                tools=lambda: offered(state, run.tools),
+                record=lambda model: RecordedModel(run=run, model=model, words=LiveWords(self.live, mission_id)),
+                past=journal.past,
+                blob=journal.blob,
+                compact=compact,
+                mission_id=mission_id,
+                now=self.clock.now,
+                sampler=order.sampler,
+                lessons=lessons,
+                proposal=order.proposal,
+                services=run.services,
+                place=self.place,
+            )
+            async with kind_of(settings).open(settings, context) as run.proposer:
+                await recover_own(run)
+                settle_lost(run)
+                warn(run, run.notes)
+                if not journal.opening:
+                    await journal.flush()
+                if order.claimed is not None:
+                    order.claimed(state)
+                await self._guarded(run)
+        return state, journal
+
     async def _taken(self, order: RunOrder, claim: Claim, bell: Bell) -> Run:
-        """The run that an order begins. It begins with the state that was looked at last, or with a newer one."""
+        """The run for an order. It begins with the last state seen, or with a newer one."""
         mission_id = order.mission_id
         seen = Journal(self.ledger, mission_id, *await self.states.take(mission_id, seen=True), bell, claim=claim)
         try:
             return await self._begin(seen, order)
-        except PursuitError:  # of a state, perhaps, that another process has left behind
+        except PursuitError:  # the state may be older than another process's
             state, head = await self.states.take(mission_id)
             if head == seen.head:
                 self.states.give(mission_id, state, head)
@@ -249,7 +264,7 @@ class Driver:
             return await self._begin(Journal(self.ledger, mission_id, state, head, bell, claim=claim), order)
 
     async def _driven(self, mission_id: str) -> Conflict:
-        """The error for a mission that another process drives; it names the process."""
+        """The error for a mission that another process drives; names the process."""
         holder = await self.ledger.holder(mission_id)
         if holder is None:
             return Conflict(f"another process drives {mission_id}; wait until it is done", session_id=mission_id)
@@ -264,7 +279,7 @@ class Driver:
         )
 
     async def close(self, mission_id: str) -> MissionState | None:
-        """Writes the end of a mission that the operator stopped, unless a driver does it."""
+        """Records the end of a mission that the operator stopped, unless a driver does it."""
         claim = await self.ledger.claim(mission_id)
         if claim is None:
             return None
@@ -282,7 +297,7 @@ class Driver:
             await claim.release()
 
     async def _begin(self, journal: Journal, order: RunOrder) -> Run:
-        """Records who drives now and how far; an order that is refused gives the state back."""
+        """Records the driver and the length of the run; gives the state back if the order is refused."""
         try:
             return await self._claimed(journal, order)
         except PursuitError:
@@ -316,14 +331,22 @@ class Driver:
         )
 
         def begin(state: MissionState) -> Sequence[Event]:
-            if state.status == "paused" and before != "paused":  # paused while the servers were being connected
+            if state.status == "paused" and before != "paused":  # paused while the servers were connecting
                 return ()
             claim = msgspec.structs.replace(claimed, waited=state.waited(over))
             resumed = MissionResumed(at=now, reopens=state.can_go_on)
             return [resumed, claim] if resumed.reopens or before in ("paused", "failed") else [claim]
 
+        journal.told = order.told
+        plain = before in ("pending", "running", "waiting") and not state.can_go_on
+        reads_only = state.facts.proposed_by_client or settings.ASKS_MODEL
+        if plain and reads_only and not (order.again or order.background or order.placed or order.resume):
+            # Nothing is done before the first commit, so the claim rides in it. Whatever was appended before it makes
+            # the run begin again: a pause then stops it.
+            journal.stage(msgspec.structs.replace(claimed, waited=state.waited(over)))
+            journal.opening = True
         # Not staged: a pause before the claim stops this run, one after it interrupts the run.
-        if not await journal.record(begin):
+        elif not await journal.record(begin):
             _runnable(journal.mission_id, journal.state, None, resume=False)
         return run
 
@@ -338,19 +361,19 @@ class Driver:
         return Prepared(await self.source.tools_for(state.tools, policy, callers, own), policy, callers)
 
     async def checked(self, state: MissionState, order: RunOrder) -> RunOrder:
-        """The order of a client with its proposal checked. Raises with every fault, which then costs nothing."""
+        """The client's order with its proposal checked. Raises with every fault, before anything is spent."""
         if order.proposal is None:
             return order
         kind = state.mission.proposer.kind
         if not state.facts.proposed_by_client:
-            raise InvalidArgument(f"this mission's proposer is {kind!r}; it takes no proposal", proposer=kind)
+            raise InvalidArgument(f"this mission's proposer is {kind!r}, and does not accept proposals", proposer=kind)
         prepared = await self._prepared(state, order)
         if faults := faults_in(state, prepared.tools, order.proposal):
             raise ValidationFailed([replace(fault, field=f"proposal.{fault.field}") for fault in faults])
         return replace(order, tools=prepared)
 
     async def _leave_result(self, run: Run) -> None:
-        """Lets the proposer leave the result of a mission behind that the operator completed."""
+        """Lets the proposer deliver the result of a mission that the operator completed."""
         settings = run.state.mission.proposer
         if run.state.status != "completed" or isinstance(settings, MissingKind):
             return
@@ -359,7 +382,7 @@ class Driver:
             warn(run, await proposer.completed(run.state))
 
     async def _guarded(self, run: Run) -> MissionState:
-        """Advances while it watches for the operator; a fault of our own becomes the mission's `failed`."""
+        """Advances while watching for the operator; an error in our own code makes the mission `failed`."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(run.watch_operator)
@@ -372,7 +395,7 @@ class Driver:
             await _record_failure(run, error)
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True), suppress(PursuitError):
-                await run.journal.flush()  # a call that has just come back is settled first
+                await run.journal.flush()  # a call that has just returned is settled first
             raise
         return run.state
 
@@ -389,7 +412,7 @@ class Driver:
             task_ended=self.task_ended,
             observer=_both(observer, self.tracking),
             checks=self.checks,
-            surroundings=self.surroundings,
+            process_environment=self.process_environment,
             started=self.clock.monotonic(),
             ceiling=self.ceiling,
         )
@@ -411,7 +434,7 @@ class Driver:
                 return
             if run.state.status == "paused" or run.state.run is None:
                 break
-            with run.effects():  # the operator's stop leaves the turn where it is; it goes on at the same call
+            with run.effects():  # the operator's stop interrupts the turn, which continues later at the same call
                 done = await _run_turns(run)
         await run.journal.flush()
         await run.count_spent()
@@ -419,7 +442,7 @@ class Driver:
 
 
 def _tightened(state: MissionState) -> MissionPolicy | None:
-    """The mission's policy in the mode that its operator chose; of that and the worker's own, the stricter holds."""
+    """The mission's policy in the mode that its operator chose, or in the worker's mode if that is stricter."""
     policy = state.mission.policy
     if state.mode not in ("ask", "never") or (policy is not None and policy.mode == "never"):
         return policy
@@ -438,7 +461,7 @@ def _both(one: Observer | None, other: Observer | None) -> Observer | None:
 
 
 def has_ended(mission_id: str, state: MissionState) -> SessionTerminal:
-    """The error for a mission that has ended; it names the way on, and not the operator's file: clients read it."""
+    """The error for an ended mission: includes the next step; omits the operator's path because clients see it."""
     way = way_on(mission_id, reason=state.verdict_reason, parent=state.parent)
     text = f"{mission_id} has ended: {state.status} ({state.verdict_reason}); {way}"
     return SessionTerminal(text, session_id=mission_id, status=state.status)
@@ -457,14 +480,14 @@ def _runnable(mission_id: str, state: MissionState, proposal: Proposal | None, *
 
 
 async def _run_turns(run: Run) -> bool:
-    """Turn after turn; True once this run has nothing more to do, False if the mission ended or was stopped."""
+    """Runs turns; True once this run has nothing more to do, False if the mission ended or was stopped."""
     state = run.state
     while not (state.terminal or state.stopped or state.run is None or run.stop_ordered):
         if state.run_goal is not None and state.iteration_count >= state.run_goal:
             return True
-        if await run.held():
+        if run.ceiling is not None and await run.held():
             continue
-        if run.lets_go():
+        if run.placed is not None and run.lets_go():
             return True
         if state.open is None and _used_up(run, state) is not None and await _out_of_budget(run):
             continue
@@ -480,17 +503,17 @@ async def _run_turns(run: Run) -> bool:
 
 
 def _waits(state: MissionState) -> bool:
-    """Whether the mission waits for something that this process cannot wait for."""
+    """True if the mission waits for something that this process cannot wait for."""
     return state.status == "waiting" and state.waiting_for not in ("model", "pace")
 
 
 def _used_up(run: Run, state: MissionState) -> str | None:
-    """The cap that leaves no room for another iteration, or None."""
+    """The cap that prevents another iteration, or None."""
     return reached_cap(state, elapsed=run.elapsed(), iterations=state.iteration_count)
 
 
 async def _out_of_budget(run: Run) -> bool:
-    """Ends the mission, or makes it wait: a cap was used up before this iteration could begin."""
+    """Ends the mission, or makes it wait, because a cap was used up before this iteration could begin."""
 
     def build(state: MissionState) -> list[Event]:
         cap = _used_up(run, state)
@@ -534,7 +557,7 @@ async def _pace(run: Run) -> bool:
 
 
 async def _until(run: Run) -> bool:
-    """Waits until the time that the mission waits for; False if the operator or the wall clock came first."""
+    """Waits until the mission's wait is over; False if the operator or the wall clock came first."""
     if run.state.wait_until is None:
         return True
     run.report_phase("waiting")
@@ -548,17 +571,17 @@ async def _until(run: Run) -> bool:
     return sooner == seconds
 
 
-def _typed(error: Exception) -> PursuitError | None:
-    """The `PursuitError` in what parallel calls raised together, or None."""
+def _typed(error: Exception) -> PursuitError | OperatorFirst | None:
+    """The `PursuitError`, or the request to begin again, in an exception group of parallel calls; or None."""
     if isinstance(error, ExceptionGroup):
         group = cast("ExceptionGroup[Exception]", error)
         return next((found for each in group.exceptions if (found := _typed(each)) is not None), None)
-    return error if isinstance(error, PursuitError) else None
+    return error if isinstance(error, PursuitError | OperatorFirst) else None
 
 
 async def _record_failure(run: Run, error: Exception) -> None:
     cause = error
-    while isinstance(cause, ExceptionGroup):  # parallel calls wrap what broke
+    while isinstance(cause, ExceptionGroup):  # parallel calls wrap the original error
         cause = cast("ExceptionGroup[Exception]", cause).exceptions[0]
     text = f"{type(cause).__name__}: {cause}"
     trace = "".join(traceback.format_exception(error))[-20_000:]

@@ -1,7 +1,7 @@
-"""Executes an iteration: sends the calls that are admitted, runs its script, and settles what comes back.
+"""Executes an iteration: sends the admitted calls, runs its script, and settles the results.
 
-Invariant: nothing is sent whose intent is not durable. A call that was sent ends in exactly one settlement, or the
-process died; a settled call is never sent again.
+Invariant: nothing is sent before its intent is durable. A call that was sent ends in exactly one settlement unless the
+process dies; a settled call is never sent again.
 """
 
 from __future__ import annotations
@@ -9,18 +9,27 @@ from __future__ import annotations
 import datetime
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import anyio
 import msgspec
 
-from pursuit.config.surroundings import SESSION_VARIABLE
+from pursuit.config.process_environment import SESSION_VARIABLE
 from pursuit.core.budgets import child_id, is_spawn, used_of
-from pursuit.core.events import CallSettled, Event, MissionWarned, Outcome, ScriptEnded, WaitBegan
-from pursuit.core.fold import MOST_NOTES, fold
-from pursuit.core.history import decoded
+from pursuit.core.events import (
+    ISOLATION,
+    CallSettled,
+    Event,
+    MissionWarned,
+    Outcome,
+    ScriptEnded,
+    WaitBegan,
+    decoded,
+)
+from pursuit.core.fold import MAX_NOTES, fold
 from pursuit.core.mission import NOTE
 from pursuit.core.observe import lift, source_matches, text_of, value_of
 from pursuit.core.state import TERMINAL, CallRecord, IterationRecord, MissionState, digest_of
@@ -37,43 +46,44 @@ from pursuit.engine.call_admission import (
     tool_of,
 )
 from pursuit.engine.commands import run_command
-from pursuit.engine.context import Run
-from pursuit.engine.journal import Build
+from pursuit.engine.context import Deadline, Run
 from pursuit.ledger.contract import FORGOTTEN, Ledger
 from pursuit.proposers.contract import Performed
 from pursuit.proposers.language import CHARACTERS
 from pursuit.proposers.model.conversation import page, result_text
-from pursuit.sandbox import Calls, Finished, ScriptCall, ScriptFailure, ScriptSpec
+from pursuit.sandbox.values import Calls, Finished, ScriptCall, ScriptFailure, ScriptSpec
 from pursuit.tasks.limits import RUNNING
 
 PREVIEW = 2_000
-MOST_ERROR = 4_000
+MAX_ERROR = 4_000
 LOOK_EVERY = 0.1
 CHILD_PATIENCE = 15.0
-"""Seconds that the end of a mission waits for its children to end; what one is given counts as used after that."""
+"""Seconds that the end of a mission waits for its children; after that, all that a child was given counts as used."""
 
 
 async def execute(run: Run, planned: Sequence[Planned], *, durable: bool = False) -> None:
     """Brings each planned call to an outcome, and continues where a dead driver left off.
 
-    With `durable` each outcome is stored before this returns; without it, the last one may ride in the commit that
-    follows. Raises `MustWait` before anything is sent if a person must be asked first, and afterwards if a call has
-    become a task that still runs.
+    With `durable` each outcome is stored before this returns; without it, the next commit may include the last one.
+    Raises `MustWait` before anything is sent if a person must be asked first, and afterwards if a call has become a
+    task that still runs.
     """
-    todo = [call for call in planned if not _is_settled(run.state, call)]
-    await run.tools.refresh(call.tool for call in todo)
+    made = {} if run.state.open is None else run.state.open.calls
+    todo = [call for call in planned if call.call_id not in made or not _is_settled(run.state, call)]
+    if run.tools.listings:
+        await run.tools.refresh([call.tool for call in todo])
     if run.tools.asking:
         await ask_first(run, todo)
-    together = len(todo) > 1 and all(_parallel_safe(run, call) for call in todo)
+    together = len(todo) == 1 or (len(todo) > 1 and all(_parallel_safe(run, call) for call in todo))
     for batch in [todo] if together else [[call] for call in todo]:
-        await _send(run, batch)
-        await _wait_for_tasks(run, batch)
+        if await _send(run, batch):
+            await _wait_for_tasks(run, batch)
     if durable:
         await run.journal.flush()
 
 
 def settle_lost(run: Run, *, repeatable_too: bool = False) -> None:
-    """Marks the calls of a dead driver that will not be sent again as `unknown`."""
+    """Settles the calls of a dead driver that will not be repeated as `unknown`."""
     iteration = run.state.open
     if iteration is None:
         return
@@ -84,7 +94,7 @@ def settle_lost(run: Run, *, repeatable_too: bool = False) -> None:
 
 
 def _is_settled(state: MissionState, planned: Planned) -> bool:
-    """Whether a call has its outcome. A check that a stop cut off has not: it runs again if it may be repeated."""
+    """True if a call has its outcome. A check that a stop cut off does not count: it is repeated if that is allowed."""
     call = state.call(planned.call_id)
     if call is None or call.outcome is None:
         return False
@@ -95,65 +105,65 @@ def _parallel_safe(run: Run, planned: Planned) -> bool:
     tool = tool_of(run, planned)
     if tool is None or not tool.traits.parallel_safe:
         return False
-    # A call that a person was asked about runs in order, also after the yes.
+    # A call that needed approval runs in order, even after the yes.
     return not run.tools.asking or ruling_on(run, planned, tool).decision != "ask"
 
 
-async def _send(run: Run, batch: Sequence[Planned]) -> None:
-    """Makes all intents durable in one commit, then sends the calls side by side.
+async def _send(run: Run, batch: Sequence[Planned]) -> bool:
+    """Makes all intents durable in one commit, then sends the calls concurrently; returns whether one is a task.
 
-    Each outcome is stored as it comes. The last one rides in the next commit: often the intent of the call after it.
+    Each outcome is stored when it arrives. The last one is stored with the next commit, often the next call's intent.
     """
-    tools = {planned.call_id: tool_of(run, planned) for planned in batch}
-    await run.journal.record(_admission(run, batch, tools))
-    if run.state.stopped:
-        return
-    # A process that was stopped here for longer than its lease must not send: another one drives the mission now.
+    wanted = [(planned, tool_of(run, planned)) for planned in batch]
+    await run.journal.record(partial(_admitted, run, wanted))
+    state = run.state
+    if state.stopped:
+        return False
+    # A process suspended here for longer than its lease must not send: another process drives the mission now.
     if (claim := run.journal.claim) is not None and claim.expired:
         await claim.confirm()
+    ready: list[tuple[CallRecord, Tool, float | None]] = []
+    for planned, tool in wanted:
+        if tool is not None and (call := _pending(state, planned.call_id)) is not None:
+            ready.append((call, tool, planned.timeout))
+    if len(ready) == 1:  # a task group costs more than the rest of a fast call
+        call, tool, timeout = ready[0]
+        settlement = await _perform_or_cancel(run, call, tool, timeout)
+        if settlement is not None:
+            run.journal.stage(settlement.event, settlement.blobs)
+        return call.task is not None
 
     async def one(call: CallRecord, tool: Tool, timeout: float | None) -> None:
         settlement = await _perform_or_cancel(run, call, tool, timeout)
-        if settlement is None:
-            return
-        run.journal.stage(settlement.event, settlement.blobs)
-        if len(batch) > 1 and any(_pending(run.state, planned.call_id) for planned in batch):
-            await run.journal.flush()
+        if settlement is not None:
+            run.journal.stage(settlement.event, settlement.blobs)
+            if any(_pending(state, planned.call_id) for planned in batch):
+                await run.journal.flush()
 
-    ready = [
-        (call, tool, planned.timeout)
-        for planned in batch
-        if (call := _pending(run.state, planned.call_id)) and (tool := tools[planned.call_id])
-    ]
-    if len(ready) == 1:  # a task group costs more than the rest of a call that is answered at once
-        await one(*ready[0])
-        return
     async with anyio.create_task_group() as tasks:
         for call in ready:
             tasks.start_soon(one, *call)
+    return any(call.task is not None for call, _tool, _timeout in ready)
 
 
-def _admission(run: Run, batch: Sequence[Planned], tools: Mapping[str, Tool | None]) -> Build:
-    """The intents of the calls that may run, and why the others may not."""
-
-    def build(state: MissionState) -> list[Event]:
-        if state.stopped:
-            return []
-        admission = Admission(run, state, check=all(planned.purpose == "check" for planned in batch))
-        events: list[Event] = []
-        for planned in batch:
-            before = state.call(planned.call_id)
-            if before is not None and before.outcome is None and before.task is not None:
-                continue  # its task runs already
-            event = admission.admit(planned, tools[planned.call_id])
-            if event is None and before is not None:
-                why = "the call was cut off before its outcome was known, and it may not be sent again now"
-                event = settle(run, before, "unknown", error=why).event
-            if event is not None:
-                events.append(event)
-        return events
-
-    return build
+def _admitted(run: Run, wanted: Sequence[tuple[Planned, Tool | None]], state: MissionState) -> list[Event]:
+    """The intents of the calls that may run, and the refusals of the others."""
+    if state.stopped:
+        return []
+    checks = wanted[0][0].purpose == "check" and all(planned.purpose == "check" for planned, _tool in wanted)
+    admission = Admission(run, state, check=checks)
+    events: list[Event] = []
+    for planned, tool in wanted:
+        before = state.call(planned.call_id)
+        if before is not None and before.outcome is None and before.task is not None:
+            continue  # its task runs already
+        event = admission.admit(planned, tool, before)
+        if event is None and before is not None:
+            why = "the call was cut off before its outcome was known, and may not be repeated now"
+            event = settle(run, before, "unknown", error=why).event
+        if event is not None:
+            events.append(event)
+    return events
 
 
 def _pending(state: MissionState, call_id: str) -> CallRecord | None:
@@ -163,16 +173,16 @@ def _pending(state: MissionState, call_id: str) -> CallRecord | None:
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """A settlement, with the blob of a result that is too large for it."""
+    """A settlement, with the blob of a large result."""
 
     event: CallSettled
     blobs: dict[str, bytes]
 
 
 async def _perform_or_cancel(run: Run, call: CallRecord, tool: Tool, timeout: float | None) -> Settlement | None:
-    """Performs a call; if it is cancelled meanwhile, that outcome is stored before the cancellation goes on.
+    """Performs a call; if it is cancelled meanwhile, that outcome is stored before the cancellation propagates.
 
-    A call that is a task goes on whatever happens here; None while it does.
+    A call that is a task continues whatever happens here; None while it runs.
     """
     if call.task is not None:
         return await _perform_task(run, call, call.task, tool)
@@ -184,7 +194,7 @@ async def _perform_or_cancel(run: Run, call: CallRecord, tool: Tool, timeout: fl
             settlement = settle(run, call, "cancelled", error=why)
             own = tool.qualified in run.state.facts.tools
             if own and (end := run.proposer.interrupted()) is not None:
-                error = None if end.outcome == "ok" else why  # a stop that comes after the call's end changes nothing
+                error = None if end.outcome == "ok" else why  # a stop after the call's end changes nothing
                 settlement = _settled_own(run, call, msgspec.structs.replace(end, error=error))
             cut = own and settlement.event.error is not None
             run.journal.stage(msgspec.structs.replace(settlement.event, cut=cut), settlement.blobs)
@@ -193,29 +203,44 @@ async def _perform_or_cancel(run: Run, call: CallRecord, tool: Tool, timeout: fl
 
 
 async def _perform(run: Run, call: CallRecord, tool: Tool, timeout: float | None) -> Settlement:
-    """Sends the call and waits; a timeout, a failure and an error result are outcomes, not exceptions."""
+    """Sends the call and waits; timeouts, failures and error results are outcomes, not exceptions."""
     began = run.clock.monotonic()
     if tool.qualified in run.state.facts.tools:
         return await _perform_own(run, call, tool)
-    limit = run.deadline(timeout or tool.traits.timeout or run.settings.call_timeout)
+    limit: Deadline | None = None
     try:
-        if tool is COMMAND:
-            sent = _run_command(run, call)
-        elif tool is OWN_TOOLS.get(tool.qualified):
-            sent = own_result(run, call)
+        if tool.local:  # it is answered at once, as a rule
+            sent = run.tools.call(tool, call.args, call_id=call.call_id)
         else:
-            sent = run.tools.call(tool, call.args, call_id=call.call_id, on_progress=limit.progressed)
-        answer = sent if isinstance(sent, ToolResult) else await limit.bound(sent)
+            limit = _deadline(run, tool, timeout)
+            sent = _sent(run, call, tool, limit)
+        if isinstance(sent, ToolResult):
+            answer = sent
+        else:
+            limit = limit or _deadline(run, tool, timeout)
+            answer = await limit.bound(sent)
     except CallFailed as error:
         return settle(run, call, error.outcome, error=str(error), seconds=run.clock.monotonic() - began)
     seconds = run.clock.monotonic() - began
     if answer is None:
-        return settle(run, call, "timed_out", error=limit.why(), seconds=seconds)
+        return settle(run, call, "timed_out", error=limit and limit.why(), seconds=seconds)
     return _settled_as(run, call, answer, seconds=seconds)
 
 
+def _deadline(run: Run, tool: Tool, timeout: float | None) -> Deadline:
+    return run.deadline(timeout or tool.traits.timeout or run.settings.call_timeout)
+
+
+def _sent(run: Run, call: CallRecord, tool: Tool, limit: Deadline) -> ToolResult | Awaitable[ToolResult]:
+    if tool is COMMAND:
+        return _run_command(run, call)
+    if tool is OWN_TOOLS.get(tool.qualified):
+        return own_result(run, call)
+    return run.tools.call(tool, call.args, call_id=call.call_id, on_progress=limit.progressed)
+
+
 async def _perform_own(run: Run, call: CallRecord, tool: Tool) -> Settlement:
-    """A call that the proposer performs itself. If its time runs out, what it did is not known."""
+    """Performs a call of the proposer's own tool. If its time runs out, its effect is unknown."""
     began = run.clock.monotonic()
     limit = run.deadline(tool.traits.timeout or run.settings.call_timeout)
     end = await limit.bound(run.proposer.perform(call, run.services))
@@ -232,11 +257,12 @@ def _settled_own(run: Run, call: CallRecord, end: Performed, *, seconds: float =
 
 
 def warn(run: Run, notes: Mapping[str, str]) -> None:
-    """Records the warnings that the mission does not have yet, by their texts with their codes."""
+    """Records warnings (texts with codes) that the mission does not have yet."""
     known = {one.message for one in run.state.raised}
     at, iteration = run.clock.now(), run.state.current_index
     for text, code in notes.items():
-        if text not in known:
+        is_new = text != run.state.isolation if code == ISOLATION else text not in known
+        if text and is_new:
             run.journal.stage(MissionWarned(at=at, iteration=iteration, code=code, message=text))
 
 
@@ -253,18 +279,18 @@ async def recover_own(run: Run) -> None:
 
 
 async def _run_command(run: Run, call: CallRecord) -> ToolResult:
-    """What the ledger has of the command is its words; its environment is the operator's, and is looked up now."""
-    around = run.surroundings_of(call.criterion_id)
+    """Runs the command of a check. The ledger has its arguments; the operator's environment for it is looked up now."""
+    around = run.environment_of(call.criterion_id)
     around = replace(around, env={**around.env, SESSION_VARIABLE: run.mission_id})
     cwd = run.checked_folder(call.args["cwd"])
     return ToolResult(structured=await run_command(call.args["argv"], cwd, around=around))
 
 
 async def own_result(run: Run, call: CallRecord) -> ToolResult:
-    """The result of a tool of our own: a note is kept by the fold; a part of a long result comes from the ledger."""
+    """The result of our own tool: the fold keeps a note; a part of a long result comes from the ledger."""
     if call.tool == NOTE:
-        full = len(run.state.conversation.notes) >= MOST_NOTES
-        return _said(f"noted; {MOST_NOTES} notes are kept, so the oldest one is gone" if full else "noted")
+        full = len(run.state.conversation.notes) >= MAX_NOTES
+        return _said(f"noted; {MAX_NOTES} notes are kept, so the oldest was dropped" if full else "noted")
     wanted, offset = str(call.args.get("call_id", "")), call.args.get("offset", 0)
     whole = wanted if wanted.startswith(f"{run.mission_id}:") else f"{run.mission_id}:{wanted}"
     settled = next(
@@ -276,7 +302,7 @@ async def own_result(run: Run, call: CallRecord) -> ToolResult:
         None,
     )
     if settled is None:
-        return _said(f"there is no result of a call {wanted!r}", is_error=True)
+        return _said(f"no result of a call {wanted!r}", is_error=True)
     body = settled.result
     if settled.blob is not None:
         stored = await run.ledger.blob(settled.blob)
@@ -300,7 +326,7 @@ def _settled_as(
     used: Mapping[str, float] | None = None,
     log: str = "",
 ) -> Settlement:
-    """The settlement of a call that was answered, be it with an error."""
+    """The settlement of a call that was answered, perhaps with an error."""
     result = answer.as_dict()
     if answer.is_error:
         said = text_of(result) or "the tool reported an error"
@@ -309,7 +335,7 @@ def _settled_as(
 
 
 def _storable(value: Any) -> tuple[Any, bytes]:
-    """The value as a replay will read it, and its bytes; what JSON cannot hold is shown as text."""
+    """The value as a replay will read it, and its bytes; values that JSON cannot represent become text."""
     try:
         body = msgspec.json.encode(value)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
@@ -341,12 +367,12 @@ def settle(
     used: Mapping[str, float] | None = None,
     log: str = "",
 ) -> Settlement:
-    """The settlement of a call, with metrics and events lifted and a large result set aside."""
+    """The settlement of a call, with its metrics and events extracted and a large result moved to a blob."""
     metrics: dict[str, Any] = {}
     events: list[dict[str, Any]] = []
     blobs: dict[str, bytes] = {}
     blob = preview = None
-    error = None if error is None else _shown(error)[:MOST_ERROR]
+    error = None if error is None else _shown(error)[:MAX_ERROR]
     if result is None:
         full = digest_of(f"{outcome}:{error}".encode())
     else:
@@ -354,7 +380,7 @@ def settle(
         result = answer
         full = digest_of(body)
         metrics, events = lift(call.tool, answer, run.state.mission.observe, log)
-        if "structuredContent" not in answer:  # what was parsed out of text may hold what JSON cannot
+        if "structuredContent" not in answer:  # values parsed from text may not fit JSON
             metrics, events = _storable((metrics, events))[0]
         if len(body) > run.settings.inline_result:
             blob, preview = full, body[:PREVIEW].decode(errors="replace")
@@ -379,9 +405,9 @@ def settle(
     return Settlement(event, blobs)
 
 
-# Calls whose answers come later. Each is a task, and the mission waits for it in the ledger. The id of the task is in
-# the intent of the call before the task begins, so a call is never made twice and its outcome is never lost, whichever
-# process dies. Waiting holds nothing; a task that ends within `task_patience` needs no wait.
+# Calls whose results come later. Each is a task, and the mission waits for it in the ledger. The call's intent has the
+# id of the task before the task begins, so a call is never made twice and its outcome is never lost, whichever process
+# dies. Waiting holds no resources; the mission does not wait for a task that ends within `task_patience`.
 
 
 async def _perform_task(run: Run, call: CallRecord, task_id: str, tool: Tool) -> Settlement | None:
@@ -391,7 +417,7 @@ async def _perform_task(run: Run, call: CallRecord, task_id: str, tool: Tool) ->
         await run.tools.later.begin(tool, call.args, task_id=task_id, call_id=call.call_id, folder=folder)
         patience, left = run.settings.task_patience, run.wall_clock_left()
         if run.task_ended(task_id) is not None:
-            patience = math.inf  # what is missing is that somebody reads its output
+            patience = math.inf  # only its output is unread
         elif left is not None:
             patience = min(patience, left)
         answer = await run.tools.later.outcome(task_id, within=patience)
@@ -407,7 +433,7 @@ async def _perform_task(run: Run, call: CallRecord, task_id: str, tool: Tool) ->
 
 
 async def _seconds_of(run: Run, task_id: str) -> float:
-    """How long a task ran, by the ledger: from its first event to its end."""
+    """How long a task ran, according to the ledger: from its first event to its end."""
     row = await run.ledger.row(task_id)
     return 0.0 if row is None else max(0.0, row.summary.get("ended_at", row.updated_at) - row.created_at)
 
@@ -415,7 +441,7 @@ async def _seconds_of(run: Run, task_id: str) -> float:
 async def worked_until(
     ledger: Ledger, state: MissionState, now: float, task_ended: Callable[[str], float | None]
 ) -> float:
-    """When the last of the tasks ended that a mission waits for, recorded or not; now, while one of them runs."""
+    """The time when the last task that the mission waits for ended, recorded or not; now, while one still runs."""
     ends: list[float] = []
     for row in [await ledger.row(call.task or "") for call in running_tasks(state)]:
         if row is None:
@@ -426,9 +452,9 @@ async def worked_until(
 
 
 async def _wait_for_tasks(run: Run, batch: Sequence[Planned]) -> None:
-    """Makes the mission wait if one of these calls is a task that still runs; raises `MustWait` then.
+    """If one of these calls is a task that still runs, makes the mission wait and raises `MustWait`.
 
-    The wall clock runs on while they work, and ends them.
+    The wall clock continues while they run, and ends them.
     """
 
     def running(state: MissionState) -> str | None:
@@ -454,7 +480,7 @@ async def _wait_for_tasks(run: Run, batch: Sequence[Planned]) -> None:
 
 
 async def cancel_tasks(run: Run, *, reason: str) -> None:
-    """Stops the tasks of a mission that is being ended, or has no time left; their calls count as cancelled."""
+    """Stops the tasks of a mission that ends or is out of time; their calls count as cancelled."""
     calls = running_tasks(run.state)
     for call in calls:
         if call.task is not None:
@@ -466,9 +492,9 @@ async def cancel_tasks(run: Run, *, reason: str) -> None:
 
 
 async def _used_by(run: Run, call: CallRecord) -> Mapping[str, float] | None:
-    """What the child that a call started has used; None if the call started none, or if that is not final.
+    """The usage of the child that a call started; None if there is no child, or while the usage is not final.
 
-    A child's use is final when it is closed: nothing reopens it, and only its driver wrote to it until then.
+    A child's usage is final when it is closed: nothing reopens it, and only its driver wrote to it until then.
     """
     if call.task is None or not is_spawn(run.state, call.tool):
         return None
@@ -492,19 +518,19 @@ async def _used_by(run: Run, call: CallRecord) -> Mapping[str, float] | None:
 
 
 def running_tasks(state: MissionState) -> list[CallRecord]:
-    """The calls of the open iteration that are tasks without an end."""
+    """The calls of the open iteration that are running tasks."""
     iteration = state.open
     if iteration is None:
         return []
     return [call for call in iteration.calls.values() if call.task is not None and call.outcome is None]
 
 
-# Scripts. After a crash a script starts again and is answered from the ledger until it is where it was; a call that
-# was settled is answered from its record.
+# Scripts. After a crash a script starts again and gets the recorded answers of its settled calls until it has caught
+# up.
 
 
 class Diverged(Exception):
-    """A replayed script makes another call than the first time."""
+    """A replayed script made a different call than the first time."""
 
 
 async def run_script(run: Run, iteration: IterationRecord, source: str) -> None:
@@ -537,7 +563,7 @@ async def run_script(run: Run, iteration: IterationRecord, source: str) -> None:
 
 
 def _spec(run: Run, iteration: IterationRecord, source: str) -> ScriptSpec:
-    """The script with its tools by server, each with the parameters that it had when the mission began."""
+    """The script with its tools by server, each with its parameters from the start of the mission."""
     tools: dict[str, dict[str, Sequence[str]]] = {}
     for name in run.state.tools:
         server, _, tool_name = name.partition(".")
@@ -568,14 +594,14 @@ async def _answer(run: Run, iteration: IterationRecord, calls: Sequence[ScriptCa
         if record is not None and (record.tool, record.args) != (wanted.tool, wanted.args):
             raise Diverged(
                 f"the script is not deterministic: call {wanted.order} was {record.tool} and is now {wanted.tool} "
-                "or has other arguments; a script must depend on state, results and random only"
+                "or has other arguments; a script must depend only on state, results and random"
             )
     await execute(run, planned, durable=True)
     return {wanted.order: await _value(run, iteration.calls.get(wanted.call_id)) for wanted in planned}
 
 
 async def _value(run: Run, record: CallRecord | None) -> Any:
-    """What the script sees: the value of a call that succeeded, an exception for any other."""
+    """The value for the script: the result of a successful call, an exception for any other."""
     if record is None:
         return ScriptFailure(message="the call was not made: the mission was stopped")
     if record.outcome != "ok":
@@ -585,29 +611,29 @@ async def _value(run: Run, record: CallRecord | None) -> Any:
 
 
 async def whole_result(run: Run, record: CallRecord) -> Mapping[str, Any] | None:
-    """The result of a call, a large one from its blob; None if that is gone."""
+    """The result of a call, loaded from its blob if large; None if the blob is missing."""
     if record.blob is None:
         return record.result
     body = await run.ledger.blob(record.blob)
     return None if body is None else msgspec.json.decode(body)
 
 
-NO_ANSWER = "a person must approve this call, and has not answered yet; end your turn, and try again in the next one"
+NO_ANSWER = "a person must approve this call and has not answered yet; end your turn and try again in the next one"
 
 
 class RunServices:
-    """What a run does for a proposer that performs calls itself: it asks for permission, and makes calls."""
+    """The services of a run for a proposer that performs calls itself: asking for permission and making calls."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._reserved = (-1, -1)  # an iteration, and the last place of a call in it: a held call is not recorded yet
+        self._reserved = (-1, -1)  # iteration and last order of a call in it: a held call is not recorded yet
 
     async def ask(self, tool: Tool, arguments: Mapping[str, Any], *, unattended: bool, seconds: float) -> bool | None:
-        """Whether policy, or a person within these seconds, allows a step; None if nobody answered in time."""
+        """True if policy allows a step, or a person does within these seconds; None if nobody answered in time."""
         return await answer_question(self._run, tool, dict(arguments), unattended=unattended, seconds=seconds)
 
     async def call(self, tool: Tool, arguments: dict[str, Any], *, seconds: float) -> Mapping[str, Any]:
-        """Makes a call of the mission inside of the call that is performed now, and returns its MCP result."""
+        """Makes a call of the mission within the current call, and returns its MCP result."""
         run = self._run
         iteration = run.state.open
         if iteration is None or run.stop_ordered:
@@ -636,7 +662,7 @@ class RunServices:
         return result
 
     def offered(self) -> Mapping[str, Tool]:
-        """The tools of the mission, but for the proposer's own and those whose calls are tasks."""
+        """The tools of the mission, except the proposer's own and those whose calls are tasks."""
         run = self._run
         found = {name: run.tools.get(name) for name in run.state.tools if name not in run.state.facts.tools}
         return {name: tool for name, tool in found.items() if tool is not None and not tool.long}

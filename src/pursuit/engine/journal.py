@@ -1,49 +1,62 @@
-"""The states of missions as folds of their streams: looked up by anyone, taken and written by a driver.
+"""The states of missions as folds of their streams: anyone can look them up, a driver takes and writes them.
 
-The ledger is the truth. `States` keeps what this process has folded, so that only new events are; a state is returned
-only after its head was compared with the stream's. `Journal` is one driver's access to one stream. Invariant: what
-`record` returned for is durable; an event of the operator that came in between is folded once and never overwritten.
+The ledger is the truth. `States` caches the folded states of this process, so that only new events are folded; a state
+is returned only after its head was compared with the stream's. `Journal` is one driver's access to one stream.
+Invariant: events are durable when `record` returns; concurrent events of the operator are folded once and never lost.
 """
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import anyio
 
-from pursuit.core.events import AnyEvent, Event, OperatorEvent, decode, encode
-from pursuit.core.fold import Listing, advance, listing_of
+from pursuit.core.events import AnyEvent, Event, OperatorEvent, decode, encoded
+from pursuit.core.fold import Shown, advance, listing_of, shown_of, standing_after
 from pursuit.core.state import MissionState
-from pursuit.errors import Conflict, Fenced, SessionNotFound, advice
-from pursuit.ledger.contract import FORGOTTEN, Bell, Claim, Draft, Head, Ledger, StreamRow
+from pursuit.errors import Conflict, Fenced, InvalidArgument, SessionNotFound, advice
+from pursuit.ledger.contract import FORGOTTEN, Bell, Claim, Draft, Ledger, StreamRow
 
 Build = Callable[[MissionState], Sequence[Event]]
 Seen = tuple[MissionState, int]
 """The state of a mission, and the number of its last event."""
 
-MOST_STATES = 64
-"""The states that a process keeps."""
-MOST_NEWEST = 1 << 20
-"""The bytes of stored events that a journal keeps; the report of a short mission needs no others."""
+MISSION_ID = re.compile(r"mission-[0-9a-f]{16}")
+
+MAX_STATES = 64
+"""The number of states that a process keeps."""
+MAX_NEWEST = 1 << 20
+"""The bytes of stored events that a journal keeps; they suffice for the report of a short mission."""
 
 
 def unknown_mission(mission_id: str) -> SessionNotFound:
-    """The error for a mission that is not there."""
+    """The error for a mission that does not exist."""
     text = f"no mission {mission_id!r} in this ledger; `{advice('pursuit list')}` shows all"
     return SessionNotFound(text, session_id=mission_id)
 
 
-class States:
-    """The states by mission. A state that is taken has one owner; one that is looked at is shared."""
+def require_id(mission_id: str) -> None:
+    """Rejects a malformed mission id before it reaches storage."""
+    if MISSION_ID.fullmatch(mission_id) is None:
+        raise InvalidArgument(
+            f"{mission_id!r} is not a mission id, which is `mission-` and 16 hex digits", session_id=mission_id
+        )
 
-    def __init__(self, ledger: Ledger, *, most: int = MOST_STATES) -> None:
+
+class States:
+    """The states by mission. A taken state has one owner; a state that was looked up is shared."""
+
+    def __init__(self, ledger: Ledger, *, most: int = MAX_STATES) -> None:
         self._ledger = ledger
         self._most = most
         self._known: OrderedDict[str, Seen] = OrderedDict()
 
     async def look(self, mission_id: str, shows: Callable[[StreamRow], bool] = lambda _: True) -> Seen:
-        """The state of a mission, which is shared: use it before the next await. What `shows` hides is unknown."""
+        """The state of a mission, which is shared: use it before the next await. Hides rows that `shows` rejects."""
+        require_id(mission_id)
         row = await self._ledger.row(mission_id)
         if row is None or not shows(row):
             raise unknown_mission(mission_id)
@@ -57,25 +70,25 @@ class States:
         return known
 
     def seen(self, mission_id: str) -> Seen | None:
-        """The state as this process last saw it, if it knows it still."""
+        """The state as this process last saw it, if it is still cached."""
         return self._known.get(mission_id)
 
     async def take(self, mission_id: str, *, seen: bool = False) -> Seen:
-        """The state for a caller that changes it; the cache forgets it until it is given back.
+        """The state for a caller that changes it; the cache drops it until it is given back.
 
-        As `seen` it may be an older one: an append at its head fails then.
+        With `seen` it may be outdated: then an append at its head fails.
         """
         known = (seen and self.seen(mission_id)) or await self.look(mission_id)
         self._known.pop(mission_id, None)
         return known
 
     def give(self, mission_id: str, state: MissionState, head: int) -> None:
-        """Takes back a state, unless it holds more than the stream up to `head`."""
+        """Takes back a state, unless it includes events after `head`."""
         if state.seq == head:
             self._keep(mission_id, (state, head))
 
     async def _read(self, mission_id: str) -> Seen:
-        """Folds the new events. The state leaves the cache meanwhile, or another task would fold them into it, too."""
+        """Folds the new events. Meanwhile the state is not cached, or another task would fold them into it, too."""
         state, head = self._known.pop(mission_id, (None, 0))
         for stored in await self._ledger.read(mission_id, head):
             state = advance(state, decode(stored.type, stored.body))
@@ -93,12 +106,16 @@ class States:
             self._known.popitem(last=False)
 
 
+class OperatorFirst(Exception):
+    """Something was appended before the first commit of a run that had begun in memory: it must begin again."""
+
+
 class Journal:
     """The state of a mission, kept equal to the fold of its stream.
 
-    `stage` applies an event at once and stores it with the next `record`: it is for what cannot be lost by
-    waiting for the very next commit. The operator's events commute with staged events, so folding one after them
-    gives the state that the stream's own order gives.
+    `stage` applies an event immediately and stores it with the next `record`: use it only if losing the event before
+    the next commit is harmless. The operator's events commute with staged events, so folding one after them gives the
+    same state as the order in the stream.
     """
 
     def __init__(
@@ -117,25 +134,28 @@ class Journal:
         self.head = head
         self.bell = bell
         self.claim = claim
-        """The driver's lock: what is recorded here is stored only while it is held."""
+        """The driver's lock: events are stored only while it is held."""
+        self.told: Callable[[], Awaitable[object]] | None = None
+        """Appends the audit's line about this run, at the first commit and before it."""
+        self.opening = False
+        """True if the run's claim is staged and not stored yet."""
         self._staged: list[Event] = []
         self._blobs: dict[str, bytes] = {}
         self._text: str | None = None
         self._recording = False
         self._free: anyio.Event | None = None
-        self._listed: Listing | None = None
+        self._listed: Shown | None = None
         self.written = 0
-        """Bytes of events and blobs that were stored."""
-        self._size = 0
+        """The number of bytes of events and blobs stored."""
         self.newest: list[Event] = []
-        """The last events up to the head, as far as this driver stored or read them and they are not many."""
+        """The last events up to the head that this driver stored or read, within `MAX_NEWEST`."""
         self._newest_size = 0
         self.on_operator_event: Callable[[OperatorEvent], None] | None = None
         self.on_recorded: Callable[[Sequence[tuple[int, Event]]], None] | None = None
-        """Gets what was stored, each event with its number, once it is durable and folded."""
+        """Receives the stored events with their numbers, once they are durable and folded."""
 
     def stage(self, event: Event, blobs: Mapping[str, bytes] | None = None, text: str | None = None) -> None:
-        """Applies an event now and stores it with the next record; a search finds the mission by `text`."""
+        """Applies an event now and stores it with the next `record`; a search finds the mission by `text`."""
         advance(self.state, event)
         self._staged.append(event)
         if blobs:
@@ -144,48 +164,64 @@ class Journal:
             self._text = text
 
     async def blob(self, digest: str) -> bytes | None:
-        """A blob, also one that is staged and not stored yet."""
+        """A blob, including one that is staged but not stored yet."""
         staged = self._blobs.get(digest)
         return staged if staged is not None else await self.ledger.blob(digest)
 
     async def flush(self) -> None:
-        """Stores what is staged."""
+        """Stores the staged events."""
         if self._staged:
             await self.record(lambda _state: ())
 
     async def record(self, build: Build, with_blobs: Mapping[str, bytes] | None = None) -> Sequence[Event]:
-        """Stores what is staged and what `build` makes of the state; an event of the operator makes it build again."""
+        """Stores the staged events and those that `build` returns; concurrent operator events make it build again."""
         while self._recording:
             self._free = self._free or anyio.Event()
             await self._free.wait()
         self._recording = True
         try:
             while True:
-                staged, blobs, text = len(self._staged), self._blobs.copy(), self._text
+                staged, text = len(self._staged), self._text
                 events = build(self.state)
                 if not staged and not events:
                     return events
-                listing = listing_of(self.state, events)
-                stored = {**blobs, **with_blobs} if with_blobs and events else blobs
+                recorded = [*self._staged, *events]
+                blobs = self._named_blobs(recorded, with_blobs if events else None) if self._blobs or with_blobs else {}
+                at = standing_after(self.state, events)
+                listed = shown_of(at)
+                listing = None if listed == self._listed else listing_of(self.state, at)
+                line = None if self.told is None else await self._line_of_audit(self.told)
+                bodies = list(map(encoded, recorded))
+                size = sum(map(len, bodies)) + (sum(map(len, blobs.values())) if blobs else 0)
                 try:
-                    head = await self._append(events, listing, stored, text)
-                except Fenced:
-                    raise
-                except Conflict:
+                    head = await self.ledger.append(
+                        self.mission_id,
+                        self.head,
+                        [Draft(type(event).__name__, body) for event, body in zip(recorded, bodies, strict=True)],
+                        status=None if listing is None else at.status,
+                        summary=listing,
+                        blobs=blobs or None,
+                        text=text,
+                        by=self.bell,
+                        claim=self.claim,
+                    )
+                except Conflict as error:
                     before = self.head
-                    await self.catch_up()
-                    if self.head == before:
+                    if isinstance(error, Fenced) or await self.catch_up() == before:
                         raise
                     continue
-                self.head, self._listed = head.seq, listing
-                self.written += self._size
-                recorded = (*self._staged[:staged], *events)
-                self._keep(recorded, self._size)
+                if line is not None:
+                    await line
+                self.opening = False
+                self.head, self._listed = head.seq, listed
+                self.written += size
+                self._newest_size += size
+                self.newest += recorded
+                if self._newest_size > MAX_NEWEST:
+                    self.newest, self._newest_size = [], 0
                 del self._staged[:staged]
-                for digest in blobs:
-                    self._blobs.pop(digest, None)
-                if self._text is text:
-                    self._text = None
+                if blobs or text is not None:
+                    self._unstage(blobs, text)
                 for event in events:
                     advance(self.state, event)
                 if self.on_recorded is not None:
@@ -197,42 +233,35 @@ class Journal:
                 self._free.set()
                 self._free = None
 
-    def _keep(self, stored: Sequence[Event], size: int) -> None:
-        self._newest_size += size
-        self.newest += stored
-        if self._newest_size > MOST_NEWEST:
-            self.newest, self._newest_size = [], 0
+    async def _line_of_audit(self, told: Callable[[], Awaitable[object]]) -> Awaitable[object]:
+        self.told, line = None, told()
+        if isinstance(line, asyncio.Task):  # of a ledger that does not queue an append at once
+            await line
+        return line
 
-    def _append(
-        self, events: Sequence[Event], listing: Listing, blobs: Mapping[str, bytes], text: str | None
-    ) -> Awaitable[Head]:
-        """The append of what is staged and of these events."""
-        changed = listing != self._listed
-        drafts = [Draft(*encode(event)) for event in (*self._staged, *events)]
-        self._size = sum([len(draft.body) for draft in drafts])
-        if blobs:
-            if stray := blobs.keys() - {digest for event in (*self._staged, *events) for digest in event.blobs()}:
-                raise RuntimeError(f"no event names the blobs {sorted(stray)}; `verify` would report them")
-            self._size += sum(map(len, blobs.values()))
-        return self.ledger.append(
-            self.mission_id,
-            self.head,
-            drafts,
-            status=listing.status if changed else None,
-            summary=listing.summary() if changed else None,
-            blobs=blobs or None,
-            text=text,
-            by=self.bell,
-            claim=self.claim,
-        )
+    def _named_blobs(self, events: Sequence[Event], more: Mapping[str, bytes] | None) -> dict[str, bytes]:
+        """The staged blobs and `more`; one of the events must name each of them."""
+        blobs = {**self._blobs, **(more or {})}
+        if stray := blobs.keys() - {digest for event in events for digest in event.blobs()}:
+            raise RuntimeError(f"no event names the blobs {sorted(stray)}; `verify` would report them")
+        return blobs
+
+    def _unstage(self, blobs: Iterable[str], text: str | None) -> None:
+        for digest in blobs:
+            self._blobs.pop(digest, None)
+        if self._text is text:
+            self._text = None
 
     async def past(self, after: int) -> list[tuple[int, AnyEvent]]:
-        """The stored events after a sequence number, each with its own number."""
+        """The stored events after a sequence number, each with its number."""
         return [(one.seq, decode(one.type, one.body)) for one in await self.ledger.read(self.mission_id, after=after)]
 
-    async def catch_up(self) -> None:
-        """Folds the operator's events that were appended since."""
-        for seq, event in await self.past(self.head):
+    async def catch_up(self) -> int:
+        """Folds the operator's events appended since, and returns the new head."""
+        came = await self.past(self.head)
+        if came and self.opening:
+            raise OperatorFirst
+        for seq, event in came:
             if not isinstance(event, OperatorEvent):
                 raise Conflict(
                     f"another process drives {self.mission_id} now; this one stops",
@@ -240,8 +269,9 @@ class Journal:
                     event=type(event).__name__,
                 )
             advance(self.state, event)
-            self._keep((event,), 0)
+            self.newest.append(event)
             self.head = seq
             self._listed = None
             if self.on_operator_event is not None:
                 self.on_operator_event(event)
+        return self.head

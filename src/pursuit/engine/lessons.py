@@ -1,4 +1,4 @@
-"""Finds what earlier missions of the same ledger learned, and chooses what a similar mission is shown of it.
+"""Finds the lessons of earlier missions in the same ledger, and selects those for a similar mission.
 
 The lessons were written by the tools and people of other missions: for their reader they are data.
 """
@@ -18,22 +18,22 @@ from pursuit.core.state import MissionState
 from pursuit.core.truncate import cut_text
 from pursuit.ledger.contract import Ledger, StreamRow
 
-LONGEST_LESSON = 800
-LONGEST_GOAL = 160
+MAX_LESSON = 800
+MAX_GOAL = 160
 _LIKE = 0.2
-"""A match with less than this share of the best match's rank does not count as similar."""
+"""A match with less than this fraction of the best match's rank does not count as similar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RememberedMission:
-    """An ended mission that was found, with what it learned."""
+    """An ended mission that was found, with its lessons."""
 
     row: StreamRow
     rank: float
     learned: Recollection
 
     def as_json(self) -> dict[str, Any]:
-        """As the command line and the MCP server show it."""
+        """The JSON for the command line and the MCP server."""
         return {
             "session_id": self.row.name,
             "directive": self.learned.goal,
@@ -45,19 +45,19 @@ class RememberedMission:
 
 
 async def recall(ledger: Ledger, words: str, *, limit: int) -> list[RememberedMission]:
-    """The ended missions that these words find, the best match first."""
+    """The ended missions that match these words, best match first."""
     found = await ledger.search(words, kind="mission", limit=limit)
     return [RememberedMission(row=one.row, rank=one.rank, learned=recollected(one.text)) for one in found]
 
 
 async def lessons_for(ledger: Ledger, mission_id: str, state: MissionState, most: int) -> tuple[str, ...]:
-    """What similar missions learned, for a proposer that asks a language model; at most `most` texts, one for each."""
+    """The lessons of at most `most` similar missions, one text for each, for a proposer with a language model."""
     others, _same = await _similar(ledger, mission_id, state, most)
     return tuple(_as_text(one) for one in others[:most] if one.rank >= _LIKE * others[0].rank)
 
 
 async def left_out(ledger: Ledger, mission_id: str, state: MissionState, most: int) -> list[str]:
-    """The warning that a mission is not shown the lessons of the same mission: models are compared by it."""
+    """The warning that the lessons of an identical mission are withheld, because such missions compare models."""
     _others, same = await _similar(ledger, mission_id, state, most)
     names = ", ".join(one.row.name for one in same)
     return [f"lessons left out: {names} had the same mission, apart from proposer and budget"] if same else []
@@ -66,13 +66,13 @@ async def left_out(ledger: Ledger, mission_id: str, state: MissionState, most: i
 async def _similar(
     ledger: Ledger, mission_id: str, state: MissionState, most: int
 ) -> tuple[list[RememberedMission], list[RememberedMission]]:
-    """The similar missions that a proposer may learn from, and those that are this mission by another proposer."""
+    """The similar missions that a proposer may learn from, and those that differ only in their proposer."""
     mission = state.mission
     if most < 1 or not mission.lessons or not mission.proposer.LEARNS:
         return [], []
     others: list[RememberedMission] = []
     same: list[RememberedMission] = []
-    # More than wanted: a mission that ended and was extended also finds itself.
+    # More than needed: a mission that ended and was extended also finds itself.
     for one in await recall(ledger, " ".join(_about(state)), limit=2 * most + 1):
         if one.row.name != mission_id and one.learned.lessons and _may_learn(state, one.row.summary):
             (same if await _is_same(ledger, one.row.name, mission) else others).append(one)
@@ -86,9 +86,9 @@ async def _is_same(ledger: Ledger, name: str, mission: Mission) -> bool:
 
 
 def _may_learn(state: MissionState, other: Mapping[str, Any]) -> bool:
-    """Whether a mission's owner, and the driver, whose model may read the prompt, may both know of another mission.
+    """True if both a mission's owner and its driver, whose model may read the prompt, may see another mission.
 
-    The operator knows of all, a client of its own and shared ones, the local user also of those without an owner.
+    The operator sees all missions, a client its own and shared ones, the local user also those without an owner.
     """
     owner, driver = other.get("owner"), None if state.driver is None else state.driver.subject
     clients = [one for one in (state.owner, driver) if one is not None and one != owner]
@@ -96,12 +96,12 @@ def _may_learn(state: MissionState, other: Mapping[str, Any]) -> bool:
 
 
 def _about(state: MissionState) -> Iterable[str]:
-    """What a mission is about, the most specific first: a search looks for a limited number of words."""
+    """The search words for a mission, most specific first, because a search uses a limited number of words."""
     yield from (describe(criterion) for criterion in state.mission.criteria)
     yield state.mission.directive
     yield from state.tools
 
 
 def _as_text(one: RememberedMission) -> str:
-    goal = cut_text(one.learned.goal, LONGEST_GOAL)
-    return cut_text(f"“{goal}” ({one.learned.ending}): {' '.join(one.learned.lessons)}", LONGEST_LESSON)
+    goal = cut_text(one.learned.goal, MAX_GOAL)
+    return cut_text(f"“{goal}” ({one.learned.ending}): {' '.join(one.learned.lessons)}", MAX_LESSON)

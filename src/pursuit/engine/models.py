@@ -1,7 +1,7 @@
 """A language model whose answers are durable and paid for once.
 
-Each question is recorded before it is sent, and its answer before it is used. An answer that is in the ledger is never
-asked for again; a question without an answer may be asked again.
+Each question is recorded before it is sent, and its answer before it is used. A question with an answer in the ledger
+is never sent again; an unanswered question may be.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ NO_SUMMARY = "The older part of the conversation was left out, and no summary of
 
 
 def affordable(state: MissionState, request: ModelRequest, terms: Terms | None) -> ModelRequest:
-    """The request, with its longest answer cut to what the budget leaves. Raises `OutOfBudget`.
+    """The request, with its maximum answer reduced to the remaining budget. Raises `OutOfBudget`.
 
-    The estimate of the question and the longest answer together fit into what is left of every cap; where they do not,
-    nothing is asked. Without `terms` the model does not report what an answer used: then only what is left counts.
+    The estimate of the question plus the maximum answer must fit into the rest of every cap; otherwise nothing is
+    asked. Without `terms` the model does not report usage: then only the remaining amounts are checked.
     """
     left = RemainingBudget(state).left
     tokens, cost = left.get("max_tokens"), left.get("max_cost_usd")
@@ -84,7 +84,7 @@ def affordable(state: MissionState, request: ModelRequest, terms: Terms | None) 
 
 
 def _payable(price: Charge, cost: float, read: int, longest: int) -> int:
-    """The most tokens of an answer, up to the longest, that can be paid for; -1 if the question itself cannot."""
+    """The most tokens of an answer, up to the longest, that the budget can pay; -1 if it cannot pay the question."""
     if price(_Use(input_tokens=read, output_tokens=longest)) <= cost:
         return longest
     low, high = -1, longest  # a price may have tiers, so this bisects instead of dividing
@@ -98,7 +98,7 @@ def _payable(price: Charge, cost: float, read: int, longest: int) -> int:
 
 
 def offered(state: MissionState, host: UpstreamTools) -> list[OfferedTool]:
-    """The tools of the mission that are there now, and those that every language model has."""
+    """The tools of the mission that are available now, and those that every language model has."""
     found = [
         OfferedTool(name=name, description=tool.description, schema=tool.input_schema)
         for name in state.tools
@@ -114,16 +114,16 @@ def offered(state: MissionState, host: UpstreamTools) -> list[OfferedTool]:
 
 
 class LiveWords:
-    """What a model says right now, in a file that other processes read; it is gone once the answer is recorded.
+    """The live output of a model, in a file for other processes; deleted once the answer is recorded.
 
-    The words are for people who watch: nothing depends on the file, and a fault in writing it changes nothing.
+    It is for people who watch: nothing depends on the file, and errors in writing it are ignored.
     """
 
     def __init__(self, folder: Path | None, mission_id: str) -> None:
         self._file = None if folder is None else folder / mission_id
 
     def hear(self, words: str) -> None:
-        """Adds words as they come."""
+        """Adds output as it arrives."""
         if self._file is None:
             return
         with suppress(OSError):
@@ -132,7 +132,7 @@ class LiveWords:
                 file.write(words)
 
     def clear(self) -> None:
-        """Forgets the words."""
+        """Deletes the output."""
         if self._file is not None:
             with suppress(OSError):
                 self._file.unlink(missing_ok=True)
@@ -140,13 +140,13 @@ class LiveWords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedModel(WrappedModel):
-    """The same model, asked through the ledger."""
+    """A model whose requests and answers go through the ledger."""
 
     run: Run
     words: LiveWords
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
-        """The recorded answer to this request of this iteration, or a new one. Raises `OutOfBudget`, too."""
+        """The recorded answer to this request of this iteration, or a new one. Also raises `OutOfBudget`."""
         known = self.run.state.conversation.answers.get(request.attempt) if request.purpose == "turn" else None
         if known is None:
             if await self.run.held():
@@ -156,11 +156,11 @@ class RecordedModel(WrappedModel):
             known = await self._ask(request)
         answer = await read_answer(known, self.run.journal.blob)
         if answer is None:
-            raise NoAnswer(known.error or "the recorded answer is not in the ledger any more")
+            raise NoAnswer(known.error or "the recorded answer is no longer in the ledger")
         return answer
 
     async def _intend(self, request: ModelRequest) -> None:
-        """Records the request; the tools are stored when they are new."""
+        """Records the request, and the tools if they are new."""
         state = self.run.state
         now = self.run.clock.now()
         tools = hashlib.sha256(request.tools_body).hexdigest()
@@ -195,7 +195,7 @@ class RecordedModel(WrappedModel):
     async def _ask(self, request: ModelRequest) -> ModelAnswered:
         """Asks within the mission's time; the answer is durable before it is used.
 
-        Raises `Unreachable` and `Rejected`: no answer to this request is recorded then, because it is asked again.
+        Raises `Unreachable` and `Rejected`: then no answer is recorded, because the request is sent again.
         """
         began = self.run.clock.monotonic()
         answer: ModelAnswer | None = None
@@ -235,7 +235,7 @@ class RecordedModel(WrappedModel):
         )
         self.run.journal.stage(event, None if blob is None else {blob: body})
         if request.purpose == "turn" and answer is not None:
-            # It rides in the next commit, which comes before any effect of the answer and before any wait.
+            # Stored with the next commit, which precedes any effect of the answer and any wait.
             return event
         if answer is not None:
             summary = answer.text.strip() or NO_SUMMARY
@@ -244,6 +244,6 @@ class RecordedModel(WrappedModel):
                     at=event.at, iteration=request.iteration, replaced=request.replaces, summary=summary
                 )
             )
-        with anyio.CancelScope(shield=True):  # the answer is paid for, also if the driver is cancelled now
+        with anyio.CancelScope(shield=True):  # the answer costs money even if the driver is cancelled now
             await self.run.journal.flush()
         return event

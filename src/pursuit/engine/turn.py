@@ -1,8 +1,8 @@
 """One turn of the engine: propose, execute, observe, verify, evaluate, decide.
 
 A language model that works in turns is asked again after its calls, until it stops calling; then the criteria are
-evaluated. Each step that reaches outside is durable first. What is pure rides in the commit of its cause, so an
-iteration with one call costs two commits.
+evaluated. Each external effect is durable first. Pure steps share the commit of their cause, so an iteration with one
+call costs two commits.
 """
 
 from __future__ import annotations
@@ -38,21 +38,22 @@ from pursuit.upstream.host import UpstreamTools
 
 MAX_MEMORY = 64 * 1024
 REPAIRS = 2
-"""How often a bad proposal goes back to its proposer."""
+"""The number of times that a faulty proposal goes back to its proposer."""
 
 
 def faults_in(state: MissionState, tools: UpstreamTools, proposal: Proposal) -> list[Fault]:
-    """Why a proposal does not fit its mission: its tools, their schemas; only the operator's script needs no leave."""
+    """The faults of a proposal: unknown tools, wrong arguments, scripts that the mission does not allow."""
     faults: list[Fault] = []
     if proposal.script is not None and not state.facts.authored and not state.mission.allow_scripted_strategies:
         faults.append(Fault(field="script", reason="this mission has allow_scripted_strategies = false"))
     for place, call in enumerate(proposal.tool_calls or ()):
-        name = qualified(state, call.tool_name)
+        name = call.tool_name if call.tool_name in state.tools else qualified(state, call.tool_name)
         if name is None:
             reason = f"{call.tool_name!r} is not a tool of this mission ({', '.join(state.tools[:20])})"
             faults.append(Fault(field=f"tool_calls[{place}].tool_name", reason=reason))
             continue
-        faults += [Fault(field=f"tool_calls[{place}].args", reason=why) for why in tools.check(name, call.args)]
+        if wrong := tools.check(name, call.args):
+            faults += [Fault(field=f"tool_calls[{place}].args", reason=why) for why in wrong]
     return faults
 
 
@@ -65,7 +66,7 @@ def qualified(state: MissionState, name: str) -> str | None:
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """What the sandbox and the checks answered (None: they were not asked), and when that was."""
+    """The answers of the sandbox and the checks (None: they were not asked), and their time."""
 
     answers: Mapping[str, Answer] | None
     now: float
@@ -73,16 +74,18 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 async def turn(run: Run) -> bool:
-    """Advances the mission by one iteration, or continues an open one; False if it has to wait."""
+    """Advances the mission by one iteration, or continues an open one; False if it must wait."""
     if run.state.open is None and not await propose(run):
         return False
     try:
         await act(run)
-        while _goes_on(run):
+        while run.state.open is not None and run.proposer.continues(run.state) and _goes_on(run):
             if not await propose_more(run):
                 return False
             await act(run)
-        verified = await verify(run)
+        if run.observer is not None:
+            run.report_phase("verify")
+        verified = await verify(run) if run.state.asks else Verified({}, run.clock.now(), run.elapsed())
     except MustWait:
         return False
     await conclude(run, verified)
@@ -90,9 +93,9 @@ async def turn(run: Run) -> bool:
 
 
 def _goes_on(run: Run) -> bool:
-    """Whether the proposer is asked again in this iteration.
+    """True if the proposer is asked again in this iteration.
 
-    A model is if it called tools, and nothing says that the turn is over.
+    This applies to a model that called tools, unless its turn is over.
     """
     state = run.state
     if state.open is None or state.stopped or run.stop_ordered or not run.proposer.continues(state):
@@ -101,11 +104,12 @@ def _goes_on(run: Run) -> bool:
 
 
 async def propose(run: Run) -> bool:
-    """Begins an iteration with what the proposer wants; a bad proposal goes back to it with the reasons.
+    """Begins an iteration with a proposal; a faulty proposal goes back to its proposer with the reasons.
 
-    A proposer that has no budget left ends the mission, or makes it wait.
+    A proposer without remaining budget ends the mission, or makes it wait.
     """
-    run.report_phase("propose")
+    if run.observer is not None:
+        run.report_phase("propose")
     reasons: list[str] = []
     for _ in range(1 + REPAIRS):
         answer = await run.proposer.propose(run.state, reasons)
@@ -128,7 +132,7 @@ async def propose(run: Run) -> bool:
                 return True
             case Proposal():
                 faults = [] if answer is run.checked else faults_in(run.state, run.tools, answer)
-                reasons = [str(fault) for fault in faults] or _remember(run)
+                reasons = list(map(str, faults)) or _remember(run)
                 if not reasons:
                     run.journal.stage(_proposed(run, answer))
                     return True
@@ -139,16 +143,17 @@ async def propose(run: Run) -> bool:
 
 
 def _remember(run: Run) -> list[str]:
-    """Stores what the proposer remembers, in the commit of its proposal; why it cannot be stored."""
-    data = dict(run.proposer.remembers())
+    """Stores the proposer's memory in the commit of its proposal; returns faults if it cannot be stored."""
+    data = run.proposer.remembers()
     if data == run.state.remembered:
         return []
+    data = dict(data)
     try:
         size = len(msgspec.json.encode(data))
     except (TypeError, msgspec.MsgspecError, RecursionError) as error:
         return [f"memory: must be JSON ({error})"]
     if size > MAX_MEMORY:
-        return [f"memory: has {size} bytes, and may have {MAX_MEMORY}"]
+        return [f"memory: has {size} bytes; the limit is {MAX_MEMORY}"]
     kind = run.state.mission.proposer.kind
     run.journal.stage(ProposerRemembered(at=run.clock.now(), kind=kind, data=data))
     return []
@@ -162,13 +167,14 @@ async def _end_as_done(run: Run, answer: Done) -> None:
 async def propose_more(run: Run) -> bool:
     """Asks the model for its next calls in the same iteration; False if the mission waits for it.
 
-    Without the budget for another request the turn is over.
+    If the budget does not allow another request, the turn is over.
     """
-    run.report_phase("propose")
+    if run.observer is not None:
+        run.report_phase("propose")
     index = run.state.current_index
     answer = await run.proposer.propose(run.state, ())
     now = run.clock.now()
-    if isinstance(answer, Proposal):  # of an agent; a language model answers with a turn
+    if isinstance(answer, Proposal):  # from an agent; a language model answers with a turn
         wanted = [AnswerCall(tool=one.tool_name, args=dict(one.args), wanted_id="") for one in answer.tool_calls or ()]
         answer = Turn(calls=wanted, ends=True)
     match answer:
@@ -206,14 +212,21 @@ async def act(run: Run) -> None:
     iteration = run.state.open
     if iteration is None:
         return
-    run.report_phase("execute")
+    if run.observer is not None:
+        run.report_phase("execute")
     proposed = iteration.proposed
     if proposed.script is not None and iteration.script is None:
         await run.journal.flush()  # a script may take a while before its first call
         await run_script(run, iteration, proposed.script)
     if iteration.planned:
         calls = [
-            Planned(call_id=call.call_id, tool=call.tool, args=call.args, order=_order(call), fault=call.fault)
+            Planned(  # the end of a call's id is its position in the iteration
+                call_id=call.call_id,
+                tool=call.tool,
+                args=call.args,
+                order=int(call.call_id.rpartition(":")[2]),
+                fault=call.fault,
+            )
             for call in iteration.planned
         ]
         await execute(run, calls)
@@ -221,16 +234,8 @@ async def act(run: Run) -> None:
         await wait_for_answers(run)
 
 
-def _order(call: PlannedCall) -> int:
-    """The place of a call in its iteration, which is the end of its id."""
-    return int(call.call_id.rpartition(":")[2])
-
-
 async def verify(run: Run) -> Verified:
     """Asks the sandbox and runs the checks, if the criteria are due."""
-    run.report_phase("verify")
-    if not run.state.asks:
-        return Verified({}, run.clock.now(), run.elapsed())
     unasked = Verified(None, run.clock.now(), run.elapsed())
     if not _due(run.state, unasked):
         return unasked
@@ -239,15 +244,16 @@ async def verify(run: Run) -> Verified:
 
 
 async def conclude(run: Run, verified: Verified) -> None:
-    """Evaluates and decides in one commit, which takes an event of the operator that comes in between into account.
+    """Evaluates and decides in one commit, which takes concurrent events of the operator into account.
 
-    If criteria that were not asked turn out to be due, the iteration stays open until they are asked.
+    If criteria turn out to be due that were not checked, the iteration stays open until they are.
     """
-    run.report_phase("evaluate")
+    if run.observer is not None:
+        run.report_phase("evaluate")
 
     def close(state: MissionState) -> Sequence[Event]:
         if state.status == "paused" or (state.stop is not None and running_tasks(state)):
-            return ()  # tasks that still run are stopped before the iteration is closed
+            return ()  # running tasks are stopped before the iteration closes
         if state.stop is None and (_unfinished(state) or (verified.answers is None and _due(state, verified))):
             return ()
         return closing(state, verified.answers or {}, now=verified.now, elapsed=verified.elapsed)
@@ -255,7 +261,8 @@ async def conclude(run: Run, verified: Verified) -> None:
     if run.proposer.keeps_result and any(_completes(one) for one in close(run.state)):
         warn(run, await run.proposer.completed(run.state))  # before the end: an ended mission is not driven again
     await run.journal.record(close)
-    run.report_phase("ended" if run.state.terminal else "decided")
+    if run.observer is not None:
+        run.report_phase("ended" if run.state.terminal else "decided")
 
 
 def _completes(one: Event) -> bool:
@@ -269,7 +276,7 @@ def closing(state: MissionState, answers: Mapping[str, Answer], *, now: float, e
         return []
     cap = reached_cap(state, elapsed=elapsed)
     checkpoint = is_checkpoint(state, now=now, cap=cap)
-    consulted = checkpoint and state.stop is None  # a stop leaves the criteria as they were
+    consulted = checkpoint and state.stop is None  # a stop does not change the criteria
     results: Sequence[CriterionResult] = evaluate(state, answers) if consulted else ()
     facts = facts_of(state, results, checkpoint=checkpoint, cap=cap)
     decision = decide(facts)
@@ -290,7 +297,7 @@ def closing(state: MissionState, answers: Mapping[str, Answer], *, now: float, e
 def _after(
     state: MissionState, iteration: IterationRecord, decision: Decision, cap: str | None, *, now: float, elapsed: float
 ) -> list[Event]:
-    """The end of the mission, or what it waits for before the next iteration."""
+    """The end of the mission, or its wait before the next iteration; None if neither applies."""
     if decision.final:
         return [ending(decision, now=now, elapsed=elapsed)]
     if cap is not None:
@@ -313,11 +320,11 @@ def ending(decision: Decision, *, now: float, elapsed: float) -> MissionEnded:
 
 
 def _proposed(run: Run, proposal: Proposal) -> IterationProposed:
-    index = run.state.iteration_count
+    index, tools = run.state.iteration_count, run.state.tools
     calls = [
         PlannedCall(
             call_id=f"{run.mission_id}:{index}:{order}",
-            tool=qualified(run.state, call.tool_name) or call.tool_name,
+            tool=call.tool_name if call.tool_name in tools else qualified(run.state, call.tool_name) or call.tool_name,
             args=dict(call.args),
         )
         for order, call in enumerate(proposal.tool_calls or ())
@@ -334,7 +341,7 @@ def _proposed(run: Run, proposal: Proposal) -> IterationProposed:
 
 
 def _all_faulty(run: Run, calls: Sequence[PlannedCall]) -> list[str]:
-    """Why a turn is over in which no call can be made, after as many answers as a bad proposal gets."""
+    """The reasons why a turn without a valid call ends, after as many answers as a faulty proposal gets."""
     iteration = run.state.open
     asked = 1 if iteration is None else 1 + iteration.requests
     several = run.proposer.tries_again(run.state) and asked <= REPAIRS
@@ -345,7 +352,7 @@ def _all_faulty(run: Run, calls: Sequence[PlannedCall]) -> list[str]:
 
 
 def _begun(run: Run, answer: Turn) -> IterationProposed:
-    """The iteration that a model's answer begins."""
+    """The event that begins an iteration with a model's answer."""
     calls = _planned(run, answer)
     failed = list(answer.failed) or ([] if answer.ends else _all_faulty(run, calls))
     if answer.script is not None and not run.state.mission.allow_scripted_strategies:
@@ -363,7 +370,7 @@ def _begun(run: Run, answer: Turn) -> IterationProposed:
 
 
 def _planned(run: Run, answer: Turn) -> list[PlannedCall]:
-    """The calls of an answer with their ids; arguments that do not fit the tool's schema are a fault."""
+    """The calls of an answer with their ids; arguments that do not fit the tool's schema become faults."""
     iteration = run.state.open
     made = () if iteration is None else iteration.calls.values()
     first = max((call.order for call in made), default=-1) + 1
@@ -385,21 +392,21 @@ def _planned(run: Run, answer: Turn) -> list[PlannedCall]:
 
 
 def _due(state: MissionState, at: Verified) -> bool:
-    """Whether the criteria must be consulted."""
+    """True if the criteria must be evaluated."""
     if state.stopped or _unfinished(state):
         return False
     return is_checkpoint(state, now=at.now, cap=reached_cap(state, elapsed=at.elapsed))
 
 
 def _unfinished(state: MissionState) -> bool:
-    """Whether a stop left the iteration in the middle; when resumed it continues at the same call."""
+    """True if a stop interrupted the iteration; when resumed, it continues at the same call."""
     iteration = state.open
     if iteration is None:
         return False
     if iteration.proposed.script is not None and iteration.script is None:
         return True
-    calls = [iteration.calls.get(planned.call_id) for planned in iteration.planned]
-    return any(call is None or call.outcome is None for call in calls)
+    made = iteration.calls
+    return [one for one in iteration.planned if (c := one.call_id) not in made or made[c].outcome is None] != []
 
 
 async def _begin_wait(run: Run, wait: Waiting) -> None:
@@ -428,6 +435,6 @@ async def _begin_wait(run: Run, wait: Waiting) -> None:
 
 
 async def _fail(run: Run, why: Blocked) -> None:
-    """The mission stops until the operator has repaired what is wrong, and resumes it."""
+    """Stops the mission until the operator has fixed the problem and resumes it."""
     failed = MissionFailed(at=run.clock.now(), error=why.reason, trace="", elapsed=run.elapsed(), lost=why.lost)
     await run.journal.record(lambda state: () if state.stopped else [failed])

@@ -1,7 +1,7 @@
-"""Asks the sandbox and runs the checks, so that the criteria can be decided.
+"""Evaluates predicates and runs the checks, so that the criteria can be decided.
 
-This module knows which checks are due and what their results must satisfy; `core.evaluate` decides the criteria. A
-check is a recorded call like any other: policy, intent, settlement, timeout, budget.
+This module decides which checks are due and judges their results; `core.evaluate` decides the criteria. A check is a
+recorded call like any other, with policy, intent, settlement, timeout and budget.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pursuit.proposers.contract import ChecksImpossible
 
 
 def plan_check(run: Run, check: Check, again: int = 0) -> Planned:
-    """The call of a check: of a tool, or of a command with what the operator's configuration says of its name."""
+    """The call of a check: a tool, or a command with the operator's configuration for its name."""
     kind = f"recheck:{again}" if again else "check"
     planned = Planned(
         call_id=f"{run.mission_id}:{run.state.current_index}:{kind}:{check.criterion_id}",
@@ -57,10 +57,10 @@ def plan_check(run: Run, check: Check, again: int = 0) -> Planned:
 
 
 async def answers_for(run: Run) -> dict[str, Answer]:
-    """What the sandbox says of each predicate, and the result of each check that is due."""
+    """The value of each predicate, and the result of each check that is due."""
     mission = run.state.mission
     if mission.picks:
-        return {}  # its children were checked
+        return {}  # its children were already checked
     if not any(isinstance(one, Check) for one in mission.criteria):
         return await _answers(run)
     try:
@@ -87,7 +87,7 @@ async def _answers(run: Run) -> dict[str, Answer]:
 
 
 def _can_look(run: Run, check: Check) -> bool:
-    """Whether there is something to check: its `after` was called now or succeeded before, or its last try failed."""
+    """True if the check can run: its `after` was called now or succeeded before, or its last try failed."""
     if check.after is None or run.state.succeeded.get(check.after, 0) > 0:
         return True
     before = run.state.results.get(check.criterion_id)
@@ -107,7 +107,7 @@ async def _predicates(run: Run, predicates: Sequence[Predicate]) -> dict[str, An
 
 
 def _rest_is_met(run: Run, answers: Mapping[str, Answer]) -> bool:
-    """Whether every required criterion is met, except the checks that wait for the others."""
+    """True if every required criterion is met, except the checks that wait for the others."""
     status = {result.criterion_id: result.status for result in evaluate(run.state, answers)}
     return all(
         status[criterion.criterion_id] == "met"
@@ -117,7 +117,7 @@ def _rest_is_met(run: Run, answers: Mapping[str, Answer]) -> bool:
 
 
 async def _checked(run: Run, check: Check) -> Answer:
-    """What a check came to. With `confirm` it is run again as often as needed, until it is not met."""
+    """The outcome of a check. With `confirm` it is repeated as often as required, until it is not met."""
     needed = run.state.confirmations_of(check)
     answer = await _checked_once(run, check)
     done = 0
@@ -144,7 +144,7 @@ async def _checked_once(run: Run, check: Check, again: int = 0) -> Answer:
 
 
 async def _judge(run: Run, expect: Expectation, planned: Planned, record: CallRecord, source: Source) -> Answer:
-    """Whether everything that the check expects of its result holds."""
+    """Judges whether all expectations of the check hold for its result."""
     result = await whole_result(run, record) or {}
     value = value_of(result)
     text = _text(result, value)
@@ -164,15 +164,13 @@ async def _judge(run: Run, expect: Expectation, planned: Planned, record: CallRe
     except Unfinished as error:
         return Answer(error=str(error), source=source)
     if cut is not None and (expect.count is not None or verdicts.get("text", {}).get("met") is False):
-        return Answer(
-            error=f"only the last {KEPT} bytes of {cut} are kept, so not all of it was searched", source=source
-        )
+        return Answer(error=f"only the last {KEPT} bytes of {cut} are kept; the rest was not searched", source=source)
     if expect.file is not None:
         verdicts["file"] = {"path": expect.file, "met": _exists(_folder(run, planned) / expect.file)}
     if expect.predicate is not None:
         (answer,) = await run.sandbox.evaluate([expect.predicate], {"result": value})
         if answer.error is not None or not isinstance(answer.value, bool):
-            return Answer(error=answer.error or "expect.predicate must give True or False", source=source)
+            return Answer(error=answer.error or "expect.predicate must return True or False", source=source)
         verdicts["predicate"] = {"met": answer.value}
     met = all(verdict["met"] for verdict in verdicts.values())
     never = {"never": True} if planned.command and value["exit_code"] in expect.never_exit_codes else {}
@@ -180,12 +178,12 @@ async def _judge(run: Run, expect: Expectation, planned: Planned, record: CallRe
 
 
 def _cut(value: Mapping[str, Any]) -> str | None:
-    """Which outputs of a command are not whole, in words; None if all are."""
+    """The names of a command's incomplete outputs; None if all are complete."""
     return " and ".join(value["cut"]) if value.get("cut") else None
 
 
 def _folder(run: Run, planned: Planned) -> Path:
-    """Where the command of a check ran, also of one that is a tool; a tool of a server has none."""
+    """The folder in which the command of a check, or of a command tool, ran."""
     if planned.command:
         return Path(run.checked_folder(planned.args["cwd"]))
     tool = run.tools.get(planned.tool)
@@ -193,7 +191,7 @@ def _folder(run: Run, planned: Planned) -> Path:
 
 
 def _exists(path: Path) -> bool:
-    """Whether there is a file; a name that no file can have is not an error."""
+    """True if the file exists; an invalid file name is not an error."""
     try:
         return path.exists()
     except OSError:

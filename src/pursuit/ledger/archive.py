@@ -1,8 +1,8 @@
 """One stream in one file, which can be verified without a ledger.
 
 The format is JSON Lines: a header, the events in order, then the blobs. A file under its final name is complete, and
-contains all that is needed to find out whether its events or blobs were changed. No hash covers the header's kind,
-status, times and summary: `verify_archive` compares them with the fold of the events.
+contains everything needed to detect changed events or blobs. The header's kind, status, times and summary are not
+hashed: `verify_archive` compares them with the fold of the events.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ VERSION = 1
 _CHUNK = 2000
 
 
-class _Header(msgspec.Struct, frozen=True, kw_only=True):
+class _Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     format: str
     version: int
     stream: str
@@ -51,6 +51,8 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
     hash: str
     summary: dict[str, Any]
     blobs: list[str]
+    summary_seq: int | None = None
+    """The event of the summary, if that is not the last one."""
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", tag="event", omit_defaults=True):
@@ -72,10 +74,10 @@ _line = msgspec.json.Decoder(_Event | _Blob)
 
 
 async def export_stream(ledger: Ledger, stream: str, path: Path) -> None:
-    """Writes the stream as it is now to `path`, which only the owner can read; the file appears whole or not at all."""
+    """Writes the current stream to `path`, which only the owner can read; the file appears complete or not at all."""
     row = await ledger.row(stream)
     if row is None:
-        raise InvalidArgument(f"the ledger has no stream {stream}", stream=stream)
+        raise InvalidArgument(f"stream {stream} does not exist in the ledger", stream=stream)
     if row.status == FORGOTTEN:
         raise InvalidArgument(f"stream {stream} was forgotten: there is nothing left to export", stream=stream)
     try:
@@ -87,9 +89,9 @@ async def export_stream(ledger: Ledger, stream: str, path: Path) -> None:
 
 
 def verify_archive(path: Path, folds: Folds | None = None) -> Verification:
-    """Checks an exported stream: what is wrong inside is reported as faults, a file of another kind is refused.
+    """Checks an exported stream: reports faults in its content, and refuses a file of another kind.
 
-    With `folds` it also checks that the header is what the events say, and that each blob that an event names is there.
+    With `folds`, it also checks that the header agrees with the events, and that each blob that an event names exists.
     """
     try:
         with path.open("rb") as file:
@@ -101,7 +103,7 @@ def verify_archive(path: Path, folds: Folds | None = None) -> Verification:
 
 @contextmanager
 def _appearing_whole(path: Path) -> Generator[IO[bytes]]:
-    # mkstemp makes the file readable by the owner alone, whatever the umask says.
+    # mkstemp makes the file readable only by the owner, whatever the umask.
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     partial = Path(name)
     try:
@@ -129,6 +131,7 @@ async def _lines(ledger: Ledger, row: StreamRow) -> AsyncIterator[bytes]:
             hash=row.head.hash.hex(),
             summary=dict(row.summary),
             blobs=digests,
+            summary_seq=row.summary_seq if row.summary_seq != row.head.seq else None,
         )
     )
     done = 0
@@ -178,6 +181,7 @@ def _verify_lines(header: _Header, lines: Iterable[bytes], fold: StreamFold | No
     faults: list[str] = []
     found: set[str] = set()
     times: list[float] = []
+    told: Folded | None = None
     for number, line in enumerate(lines, start=2):
         try:
             item = _line.decode(line)
@@ -187,6 +191,7 @@ def _verify_lines(header: _Header, lines: Iterable[bytes], fold: StreamFold | No
                 times[1:] = [item.at]
                 if fold is not None and not walk.faults:
                     fold.step(item.type, body)
+                    told = fold.result() if item.seq == header.summary_seq else told
                 continue
             found.add(item.digest)
             if sha256(base64.b64decode(item.body_base64, validate=True)).hexdigest() != item.digest:
@@ -201,7 +206,7 @@ def _verify_lines(header: _Header, lines: Iterable[bytes], fold: StreamFold | No
         faults.append(f"stream {header.stream}: the head in the first line was changed")
     folded = fold.result() if fold is not None and not (walk.faults or faults) else None
     if folded is not None:
-        faults += _header_faults(header, folded, times)
+        faults += _header_faults(header, folded, told or folded, times)
     named = {*header.blobs} if folded is None else {*header.blobs, *folded.digests}
     faults += [f"stream {header.stream}: its blob {digest} is missing" for digest in sorted(named - found)]
     return Verification(
@@ -213,12 +218,12 @@ def _verify_lines(header: _Header, lines: Iterable[bytes], fold: StreamFold | No
     )
 
 
-def _header_faults(header: _Header, folded: Folded, times: list[float]) -> Iterator[str]:
-    right = folded.says(header.kind, header.status, header.summary)
+def _header_faults(header: _Header, folded: Folded, told: Folded, times: list[float]) -> Iterator[str]:
+    right = header.kind == folded.kind and header.status in folded.statuses and told.says(header.summary)
     if not right or [header.created_at, header.updated_at] != [times[0], times[-1]]:
-        yield f"stream {header.stream}: the first line is not what its events say"
+        yield f"stream {header.stream}: the first line does not agree with its events"
     for digest in sorted({*header.blobs} - folded.digests):
-        yield f"stream {header.stream}: it has the blob {digest}, which none of its events names"
+        yield f"stream {header.stream}: none of its events names its blob {digest}"
 
 
 def _body(event: _Event) -> bytes:

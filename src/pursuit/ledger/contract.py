@@ -5,7 +5,7 @@ Invariant: an event that `append` returned for is durable, in order, and never c
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -38,11 +38,10 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoredEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event in the ledger; `seq` counts from 1 in its stream, `position` over all streams."""
+    """An event in the ledger; `seq` counts from 1 in its stream. Events of two streams have no order."""
 
     stream: str
     seq: int
-    position: int
     at: float
     type: str
     body: bytes
@@ -58,7 +57,11 @@ class Head(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamRow:
-    """The row of a stream in a listing; status and summary are those of the last append that gave them."""
+    """The row of a stream in a listing; status and summary are those of the last append that gave them.
+
+    On a database that machines share, the summary that another process gave may come up to a second later: then it is
+    that of the event `summary_seq`. The status and the head are never late.
+    """
 
     name: str
     kind: str
@@ -67,6 +70,7 @@ class StreamRow:
     updated_at: float
     head: Head
     summary: Mapping[str, Any]
+    summary_seq: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,7 @@ class FoundStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """The result of `verify`; `root` is one hash over the heads of all streams."""
+    """The result of `verify`; `root` is the last root that was made."""
 
     streams: int
     events: int
@@ -98,16 +102,16 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if there are no faults."""
         return not self.faults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folded:
-    """What the events of a stream say: its row in the listing, and the blobs that they name.
+    """The fold of a stream's events: its row in the listing, and the blobs that they name.
 
-    More than one status is possible where the status depends on the time of an append. `report` is the blob from which
-    the text for searches follows.
+    More than one status is possible if the status depends on the time of an append. The text for searches derives from
+    the blob `report`.
     """
 
     kind: str
@@ -118,9 +122,9 @@ class Folded:
     digests: frozenset[str] = frozenset()
     report: str | None = None
 
-    def says(self, kind: str, status: str, summary: object) -> bool:
-        """Whether a row of the listing is what the events say."""
-        if (kind, status in self.statuses) != (self.kind, True) or not isinstance(summary, Mapping):
+    def says(self, summary: object) -> bool:
+        """True if a summary of the listing agrees with the events."""
+        if not isinstance(summary, Mapping):
             return False
         absent = self.later - cast("Mapping[str, Any]", summary).keys()
         return summary == {key: value for key, value in self.summary.items() if key not in absent}
@@ -134,7 +138,7 @@ class StreamFold(Protocol):
         ...
 
     def result(self) -> Folded | None:
-        """What they say; None if no stream of Pursuit begins like this one."""
+        """The fold; None if streams of Pursuit do not begin so."""
         ...
 
 
@@ -146,7 +150,7 @@ class Folds(Protocol):
         ...
 
     def has_ended(self, kind: str, status: str) -> bool:
-        """Whether a stream of this kind may be forgotten in this status."""
+        """True if a stream of this kind may be forgotten in this status."""
         ...
 
 
@@ -170,8 +174,7 @@ class Bell(Protocol):
     async def wait(self) -> None:
         """Returns after at least one append that did not pass this bell as `by` since the last return.
 
-        It may ring without cause; it rings within 250 ms of a commit, also one from another process (behind a pooler
-        of PostgreSQL connections: within a second).
+        It may be spurious; it comes within 250 ms of a commit by any process.
         """
         ...
 
@@ -188,13 +191,13 @@ class Holder:
 class Claim(Protocol):
     """The driver's lock on one stream, held until `release` or the death of the process.
 
-    On a shared database it is a lease, which the ledger renews by itself. A process that was stopped for too long, or
-    cut off, loses it to another one.
+    On a shared database it is a lease, which the ledger renews by itself. A process that was stopped for too long or
+    lost its connection loses the lease to another.
     """
 
     @property
     def epoch(self) -> int:
-        """The number of this holder: a later holder of the same stream has a greater one."""
+        """The number of this holder: a later holder of the same stream has a greater number."""
         ...
 
     @property
@@ -204,7 +207,7 @@ class Claim(Protocol):
 
     @property
     def expired(self) -> bool:
-        """Whether the lock may have run out; then `confirm` it before something is sent under it."""
+        """True if the lock may have expired; then `confirm` it before you send something under it."""
         ...
 
     async def confirm(self) -> None:
@@ -212,16 +215,16 @@ class Claim(Protocol):
         ...
 
     async def release(self) -> None:
-        """Frees the lock. Doing it twice is harmless."""
+        """Frees the lock; may be called twice."""
         ...
 
 
 class AppendOptions(TypedDict, total=False):
-    """What an append may give besides its events; a stream is a mission's unless `kind` says otherwise."""
+    """The options of an append; the kind of a stream is a mission unless `kind` is given."""
 
     kind: str
     status: str | None
-    summary: Mapping[str, Any] | None
+    summary: Mapping[str, Any] | msgspec.Struct | None
     blobs: Mapping[str, bytes] | None
     text: str | None
     by: Bell | None
@@ -229,7 +232,7 @@ class AppendOptions(TypedDict, total=False):
 
 
 class StreamFilter(TypedDict, total=False):
-    """Which streams are listed, and how many of them at most: 100 unless `limit` says otherwise."""
+    """Selects streams to list, at most `limit` (default 100)."""
 
     kind: str | None
     status: str | Sequence[str] | None
@@ -240,14 +243,14 @@ class StreamFilter(TypedDict, total=False):
 
 
 class TaskStore(Protocol):
-    """Streams of events under compare-and-set: where the records of tasks live. Each ledger is one.
+    """Streams of events under compare-and-set, which hold the records of tasks. Each ledger is a task store.
 
-    `pursuit.testing.check_task_store` checks one; of the options of `append`, tasks use no `text`, `by` and `claim`.
+    `pursuit.testing.check_task_store` checks one; tasks do not use the options `text`, `by` and `claim` of `append`.
     """
 
-    async def append(
+    def append(
         self, stream: str, expected: int | Anywhere, events: Sequence[Draft], **options: Unpack[AppendOptions]
-    ) -> Head:
+    ) -> Awaitable[Head]:
         """Stores the events, the blobs and the new status together or not at all, durably, and returns the new head.
 
         `expected` is the stream's last sequence number (0: the stream must not exist); any other number raises
@@ -260,9 +263,8 @@ class TaskStore(Protocol):
 
         A caller that is cancelled before its commit stores nothing; one that is cancelled during the commit still
         gets the outcome, and its cancellation at the next await. A disk error raises `LedgerUnavailable` and stores
-        nothing of this call; where a connection was lost and the database cannot be asked again, the error says that
-        the outcome is not known. A forgotten stream, an append of nothing and a blob under a wrong name are
-        `InvalidArgument`.
+        nothing of this call; if a connection was lost and the database cannot be reached again, the error says that the
+        outcome is not known. A forgotten stream, an empty append and a blob under a wrong name are `InvalidArgument`.
         """
         ...
 
@@ -292,9 +294,9 @@ class TaskStore(Protocol):
     async def forget(self, stream: str) -> None:
         """Removes the events and the text of a stream, and the blobs that only it used.
 
-        Its tombstones stay, so earlier roots stay checkable, and the audit gets a `Forgotten` event in the same
-        transaction. A stream that is unknown or already forgotten is left alone. Only missions, attempts and tasks can
-        be forgotten; another kind is `InvalidArgument`.
+        Its tombstones stay, so earlier roots stay checkable, and this process's stream of the audit gets a `Forgotten`
+        event in the same transaction. An unknown or already forgotten stream is ignored. Only missions,
+        attempts and tasks can be forgotten; another kind is `InvalidArgument`.
         """
         ...
 
@@ -305,9 +307,9 @@ class Ledger(TaskStore, Protocol):
     async def search(self, words: str, *, kind: str | None = None, limit: int = 10) -> list[FoundStream]:
         """The streams whose text has any of these words, in any of their English forms, the best match first.
 
-        A match is better the rarer its words are and the more of them it has; of equal matches the newer comes first.
-        Nothing in the words is an operator. Stop words ("the", a single letter) are not searched for, and in a large
-        ledger words that thousands of texts have only if there are no rarer ones.
+        Matches with more and rarer words come first; of equal matches, the newer. The words cannot contain operators.
+        Stop words ("the", a single letter) are ignored; in a large ledger, so are words in thousands of texts, unless
+        there are no rarer ones.
         """
         ...
 
@@ -320,30 +322,38 @@ class Ledger(TaskStore, Protocol):
         ...
 
     async def claim(self, stream: str) -> Claim | None:
-        """Takes the driver's lock, or returns None at once if another holder, in any process, has it."""
+        """Takes the driver's lock, or immediately returns None if another holder, in any process, has it."""
         ...
 
     async def is_claimed(self, stream: str) -> bool:
-        """Whether a live process holds the driver's lock; asking never makes a `claim` fail."""
+        """True if a live process holds the driver's lock; this check never makes a `claim` fail."""
         ...
 
     async def holder(self, stream: str) -> Holder | None:
-        """The process that took the driver's lock last, for a person who was refused; None if it is not known."""
+        """The process that last took the driver's lock, for a refused person's error; None if it is not known."""
         ...
 
     async def root(self) -> str:
-        """One line that stands for everything stored so far: `POSITION:HASH` over the heads of all streams."""
+        """Makes a root if there are new events; returns a line that covers everything stored so far: `EVENTS:HASH`."""
+        ...
+
+    async def seal(self) -> None:
+        """Makes a root if there are new events and no other process does so; finishes an interrupted `forget`."""
+        ...
+
+    async def stored(self) -> int:
+        """The number of events ever stored."""
         ...
 
     async def verify(self, *, expect: str | Sequence[str] | None = None, folds: Folds | None = None) -> Verification:
-        """Checks every chain, head, blob and tombstone; changes nothing.
+        """Makes a root, then checks every chain, head, blob, tombstone and root.
 
-        With `folds` it also checks that each row of the listing is what its events say, and that each blob that an
-        event names is there.
+        With `folds`, it also checks that each row of the listing agrees with its events, and that each blob that an
+        event names exists.
 
-        With `expect`, a root or roots from earlier moments, it also checks that everything which they stand for is
-        still there: a cut tail and a dropped stream are faults, later growth is not. A text that is not a root is
-        `InvalidArgument`.
+        With `expect`, roots from earlier moments or heads of streams (`STREAM@SEQ:HASH`), it also checks that
+        everything that they cover still exists: a cut tail and a dropped stream are faults, later growth is not. Any
+        other text is `InvalidArgument`.
         """
         ...
 

@@ -50,14 +50,12 @@ class Lease:
         return _seconds() >= self.until or self.lost.is_set()
 
     async def confirm(self) -> None:
-        """Renews the lease now; raises `Fenced` if another holder has it."""
         if not self.lost.is_set():
             await self._leases.renew()
         if self.lost.is_set():
             raise fenced(self.stream)
 
     async def release(self) -> None:
-        """Frees the lock. Doing it twice is harmless."""
         await self._leases.release(self)
 
 
@@ -75,7 +73,8 @@ class Leases:
 
     def __init__(self, link: Link, seconds: float) -> None:
         # A connection of its own: a read that takes long must not cost a lease.
-        self._me = f"{_process(os.getpid())} {secrets.token_hex(8)}"
+        self.me = f"{_process(os.getpid())} {secrets.token_hex(8)}"
+        """This process; the ledger holds it against that of a lease, since epochs may begin again after a failover."""
         self._link = link
         self._seconds = seconds
         self._held: dict[int, Lease] = {}
@@ -87,7 +86,7 @@ class Leases:
         dead: int | None = None
         while True:
             asked = _seconds()
-            values = (stream, self._seconds, platform.node(), os.getpid(), self._me, time.time(), dead)
+            values = (stream, self._seconds, platform.node(), os.getpid(), self.me, time.time(), dead)
             ((epoch, held, _host, pid, process),) = await self._link.read(_CLAIM, values)
             if epoch is not None:
                 lease = self._held[epoch] = Lease(self, stream, epoch, asked + self._seconds)
@@ -95,19 +94,17 @@ class Leases:
                     self._keeping = asyncio.create_task(self._keep())
                 return lease
             # Our own that we do not know of: the connection was lost before the answer came.
-            unknown = process == self._me and held not in self._held
+            unknown = process == self.me and held not in self._held
             if dead == held or not (unknown or _is_dead(pid, process)):
                 return None
             dead = held
 
     async def is_claimed(self, stream: str) -> bool:
-        """Whether a live process holds the lease."""
         require_name(stream)
         rows = await self._link.read(_HELD, (stream,))
         return bool(rows) and rows[0][4] and not _is_dead(rows[0][0], rows[0][3])
 
     async def holder(self, stream: str) -> Holder | None:
-        """The process that took the lease last."""
         require_name(stream)
         rows = await self._link.read(_HELD, (stream,))
         return Holder(pid=rows[0][0], host=rows[0][1], since=rows[0][2]) if rows else None
@@ -117,7 +114,9 @@ class Leases:
         asked, mine = _seconds(), dict(self._held)
         try:
             rows = await self._link.ask(
-                "SELECT * FROM pursuit.renew(%s::bigint[], %s)", (list(mine), self._seconds), within=self._seconds / 3
+                "SELECT * FROM pursuit.renew(%s::bigint[], %s, %s)",
+                (list(mine), self.me, self._seconds),
+                within=self._seconds / 3,
             )
         except psycopg.Error:
             for lease in mine.values():
@@ -136,11 +135,10 @@ class Leases:
         if self._held.pop(lease.epoch, None) is None:
             return
         with suppress(psycopg.Error), anyio.CancelScope(shield=True):
-            values = (lease.stream, lease.epoch)
-            await self._link.ask("SELECT pursuit.release(%s, %s)", values, within=self._seconds / 3)
+            values = (lease.stream, lease.epoch, self.me)
+            await self._link.ask("SELECT pursuit.release(%s, %s, %s)", values, within=self._seconds / 3)
 
     async def close(self) -> None:
-        """Stops renewing."""
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait([self._keeping])

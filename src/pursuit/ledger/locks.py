@@ -1,6 +1,6 @@
 """Locks on files beside the ledger: the driver's claim on a stream, and the queue of writing processes.
 
-Each lock is an `flock`, so the kernel frees it when its holder dies, however it dies.
+Each lock is an `flock`, which the kernel frees when its holder dies.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ import anyio
 
 from pursuit.errors import InvalidArgument, LedgerUnavailable
 from pursuit.ledger.contract import Holder
+
+FileId = tuple[int, int]
+"""The device and the inode of a file, which are unique while it is open."""
 
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
@@ -42,7 +45,7 @@ def require_name(stream: str) -> None:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Makes the folder and its missing parents, readable by the owner alone whatever the umask says."""
+    """Creates the folder and its missing parents, readable only by the owner, whatever the umask."""
     missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     for parent in reversed(missing):
         try:
@@ -53,7 +56,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def open_private(path: Path) -> int:
-    """Opens a lock file; one that this makes is readable by the owner alone, whatever the umask says."""
+    """Opens a lock file, or creates it, readable only by the owner, whatever the umask."""
     flags = os.O_RDWR | os.O_CLOEXEC
     try:
         return os.open(path, flags)
@@ -75,10 +78,9 @@ class StreamClaim:
         self.lost = anyio.Event()
 
     async def confirm(self) -> None:
-        """The operating system frees the lock at the end of the process, and not before."""
+        """Does nothing: the operating system frees the lock only at the end of the process."""
 
     async def release(self) -> None:
-        """Frees the lock. Doing it twice is harmless."""
         if self._descriptor is None:
             return
         descriptor, self._descriptor = self._descriptor, None
@@ -119,7 +121,7 @@ def take_claim(folder: Path, stream: str) -> StreamClaim | None:
 
 
 def _sign(descriptor: int) -> None:
-    """Writes the holder into its lock file, for `holder_of`; a disk that is full does not refuse the lock."""
+    """Writes the holder into its lock file, for `holder_of`; a full disk does not prevent the lock."""
     body = json.dumps({"pid": os.getpid(), "host": platform.node(), "since": time.time()}).encode()
     with suppress(OSError):
         os.ftruncate(descriptor, 0)
@@ -127,7 +129,7 @@ def _sign(descriptor: int) -> None:
 
 
 def holder_of(folder: Path, stream: str) -> Holder | None:
-    """The process that took the lock of a stream last, as its lock file says; None if that cannot be read."""
+    """The process that last took the lock of a stream, by its lock file; None if that cannot be read."""
     require_name(stream)
     try:
         return Holder(**json.loads((folder / f"{stream}.lock").read_bytes()))
@@ -136,10 +138,10 @@ def holder_of(folder: Path, stream: str) -> Holder | None:
 
 
 def is_claimed(folder: Path, stream: str) -> bool:
-    """Whether a live process holds the lock of a stream; where that cannot be found out, the answer is yes.
+    """True if a live process holds the lock of a stream, or if that cannot be determined.
 
-    Takes a shared lock for a moment. `take_claim` tells it from the exclusive one of a driver and tries again, so
-    asking never refuses a claim.
+    Takes a shared lock briefly. `take_claim` distinguishes it from a driver's exclusive lock and tries again, so this
+    check never makes a claim fail.
     """
     require_name(stream)
     path = folder / f"{stream}.lock"
@@ -170,30 +172,49 @@ def _try_lock(descriptor: int, kind: int) -> bool:
 
 
 def _is_still_at(path: Path, descriptor: int) -> bool:
-    """Whether the locked file is still the one that others would open."""
+    """True if others would open the same file as the locked one."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
 
 
+def displaced(path: Path, file: FileId) -> LedgerUnavailable | None:
+    """Why the open `file` is no longer the ledger at `path`; None if it is. SQLite would continue silently."""
+    try:
+        if file_id(path) == file:
+            return None
+        what = "another file has taken its place"
+    except FileNotFoundError:
+        what = "it was deleted or moved"
+    except OSError as error:
+        what = f"its file cannot be read ({error.strerror})"
+    advice = "Nothing more is stored or sent. Move the file back, or restore it from a backup, then start again"
+    why = f"the ledger {path} is gone: {what} while it was in use. {advice}"
+    return LedgerUnavailable(why, path=str(path), reason=what)
+
+
+def file_id(path: Path) -> FileId:
+    found = os.stat(path)  # noqa: PTH116 - once per commit, and pathlib doubles its cost
+    return found.st_dev, found.st_ino
+
+
 class WriteQueue:
-    """Lets writing processes in one at a time, as a courtesy: SQLite's own lock is what keeps them apart.
+    """Lets writing processes in one at a time, as an optimisation: SQLite's own lock keeps them apart.
 
     Waiting here costs a microsecond per try, where a refused BEGIN costs a back-off of milliseconds.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._descriptor = None if path is None else open_private(path)
-        """None for a database that cannot be written, where nothing queues."""
+        """None for a read-only database, which needs no queue."""
 
     @classmethod
     def beside(cls, database: Path) -> WriteQueue:
-        """The queue of a database file."""
         return cls(database.with_name(f"{database.name}-gate"))
 
     def try_enter(self) -> bool:
-        """Whether this process may write now; waits at most 3 ms. True also where the file system has no locks."""
+        """True if this process may write now; waits at most 3 ms. True also on file systems without locks."""
         if self._descriptor is None:
             return True
         for _ in range(_SPINS):
@@ -208,12 +229,10 @@ class WriteQueue:
         return False
 
     def leave(self) -> None:
-        """Lets the next process in."""
         if self._descriptor is not None:
             with suppress(OSError):
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Closes the lock file."""
         if self._descriptor is not None:
             os.close(self._descriptor)

@@ -6,15 +6,19 @@ Each database has a folder of this user and machine, for what lies beside a ledg
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
 
 from pursuit.errors import ExtraMissing, LedgerUnavailable
 
 if TYPE_CHECKING:
     from pursuit.ledger.contract import Ledger
-    from pursuit.ledger.placement import Health, Placement, Requirements, Serving
+    from pursuit.ledger.queue import PostgresPlacement
 
 SUFFIX = ".postgres"
 _ADDRESS = re.compile(r"postgres(ql)?://", re.IGNORECASE)
@@ -30,7 +34,6 @@ def is_address(text: str) -> bool:
 
 
 def without_password(address: str) -> str:
-    """The address as it may be written down."""
     return _PASSWORDS[1].sub("", _PASSWORDS[0].sub(r"\1", address)).rstrip("?&")
 
 
@@ -84,47 +87,33 @@ def open_ledger(path: Path, *, lease: float | None = None, migrate: bool = True)
     return PostgresLedger.open(address, migrate=migrate, lease=lease or LEASE_SECONDS)
 
 
-def open_placement(path: Path, *, migrate: bool = True, **settings: float) -> Placement | None:
-    """Opens the queue of missions for workers beside the ledger; None for a ledger in a file, which has no workers.
+async def wait_for_database(path: Path, seconds: float, tell: Callable[[str], None]) -> None:
+    """Returns once the database of a ledger answers, or when the time is over; `tell` is told once that it does not."""
+    address = address_of(path)
+    if address is None:
+        return
+    try:
+        from pursuit.ledger.postgres_schema import is_down  # noqa: PLC0415 - most have no psycopg
+    except ImportError:
+        return  # opening the ledger says which package is missing
+    until, told = anyio.current_time() + seconds, False
+    while (why := await anyio.to_thread.run_sync(is_down, address, abandon_on_cancel=True)) is not None:
+        if anyio.current_time() >= until:
+            return
+        if not told:
+            tell(f"waiting for the database: {why}")
+        told = True
+        await anyio.sleep(min(1.0, until - anyio.current_time()))
+
+
+def open_placement(path: Path, **settings: float) -> PostgresPlacement | None:
+    """Opens the jobs for workers beside the ledger, which is open; None for a ledger in a file, which has no workers.
 
     `settings` are `heartbeat` and `dequeue`, in seconds.
     """
     address = address_of(path)
-    return None if address is None else OnFirstUse(address, migrate, settings)
+    if address is None:
+        return None
+    from pursuit.ledger.queue import PostgresPlacement  # noqa: PLC0415 - most have no psycopg
 
-
-class OnFirstUse:
-    """A `Placement` that opens when it is first used: PgQueuer loads in a third of a second, and most do without it."""
-
-    def __init__(self, address: str, migrate: bool, settings: dict[str, float]) -> None:
-        self._address = address
-        self._migrate = migrate
-        self._settings = settings
-        self._opened: Placement | None = None
-
-    async def _open(self) -> Placement:
-        if self._opened is None:
-            try:
-                from pursuit.ledger.queue import PgQueuerPlacement  # noqa: PLC0415 - see above
-            except ImportError as error:
-                words = f"workers need a package: pip install 'pursuit[postgres]' ({error})"
-                raise ExtraMissing(words, extra="postgres") from None
-            self._opened = PgQueuerPlacement.open(self._address, migrate=self._migrate, **self._settings)
-        return self._opened
-
-    async def enqueue(self, key: str, needs: Requirements, *, caller: str = "", delay: float = 0.0) -> None:
-        """See `placement.Placement.enqueue`."""
-        await (await self._open()).enqueue(key, needs, caller=caller, delay=delay)
-
-    async def run(self, serving: Serving, concurrency: int) -> None:
-        """See `placement.Placement.run`."""
-        await (await self._open()).run(serving, concurrency)
-
-    async def health(self) -> Health:
-        """See `placement.Placement.health`."""
-        return await (await self._open()).health()
-
-    async def close(self) -> None:
-        """See `placement.Placement.close`."""
-        if self._opened is not None:
-            await self._opened.close()
+    return PostgresPlacement(address, **settings)

@@ -118,13 +118,17 @@ class Job:
     key: str
     attempts: int = 0
     """How often it was put off because it could not be done."""
+    leaving: anyio.Event | None = None
+    """Set when the worker is to hand it back; without it that is when the worker stops."""
+    pauses: bool = False
+    """Whether the mission is to be paused, and not driven."""
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
-    """A job is due again after so many seconds; `attempts` count those in which it could not be done.
+class Reschedule:
+    """Makes a job due again after some seconds; `attempts` counts the failed ones.
 
-    `requires` is what else a worker must have.
+    `requires` are further requirements for the worker.
     """
 
     seconds: float
@@ -148,7 +152,7 @@ class Serving(Protocol):
         """Whether it has what a job requires."""
         ...
 
-    async def work(self, job: Job) -> Again | None:
+    async def work(self, job: Job) -> Reschedule | None:
         """Does a job. Returns when the same job is due again, or None if it is done."""
         ...
 
@@ -195,7 +199,6 @@ class InProcessPlacement:
             self._changed.set()
 
     async def run(self, serving: Serving, concurrency: int) -> None:
-        """See `Placement.run`."""
         places = anyio.CapacityLimiter(concurrency)
 
         async def stop() -> None:
@@ -233,7 +236,7 @@ class InProcessPlacement:
         return Health(workers=(), queued=len(self._due), running=self._running)
 
     async def close(self) -> None:
-        """See `Placement.close`."""
+        """Nothing is open."""
 
 
 def as_row(about: dict[str, Any], **more: Any) -> WorkerRow:

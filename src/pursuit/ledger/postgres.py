@@ -13,16 +13,17 @@ import unicodedata
 import uuid
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any, LiteralString, Unpack, cast
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import psycopg
+from msgspec import structs
 
 from pursuit.errors import InvalidArgument, LedgerUnavailable, PursuitError
-from pursuit.ledger.chain import can_be_framed, last_ever, written_root
 from pursuit.ledger.contract import (
     ANY,
     LEASE_SECONDS,
@@ -44,6 +45,7 @@ from pursuit.ledger.leases import Lease, Leases, fenced
 from pursuit.ledger.locks import require_name
 from pursuit.ledger.postgres_schema import (
     RETRY_SECONDS,
+    SETTLE,
     Array,
     Link,
     bodies,
@@ -56,12 +58,12 @@ from pursuit.ledger.postgres_schema import (
     texts,
     unavailable,
 )
+from pursuit.ledger.roots import LedgerRoot
 from pursuit.ledger.schema import PATIENCE_SECONDS
 from pursuit.ledger.sqlite import (
     CHUNK,
     LARGEST,
     LONGEST_WORD,
-    MOST_RANKED,
     TOO_MANY,
     WORD,
     new_request,
@@ -71,110 +73,154 @@ from pursuit.ledger.sqlite import (
     stream_page,
     stream_row,
 )
-from pursuit.ledger.tombstones import require_forgettable
+from pursuit.ledger.tombstones import own_audit, require_forgettable
 from pursuit.ledger.verify import verify_snapshot
 from pursuit.ledger.watch import Bells, HungBell, follow
 from pursuit.ledger.writer import MOST_IN_A_BATCH, AppendRequest, refused
 
-POLL_SECONDS = 1.0
-"""How often a process looks for commits of others when no notification arrives."""
-_GATHER_SECONDS = 0.02
-"""Notifications within this time are one: each commit of this process notifies it, too."""
+LOOK_SECONDS = 0.25
+"""How often a process that waits looks for commits of others."""
+_GATHER_SECONDS = 0.05
+"""Notifications within this time are one, sent and received."""
+_COMPARE_SECONDS = 15.0
+"""How often the ends of the watched streams are compared, in case that a look missed a commit: a cursor is a hint."""
+_STALE_SECONDS = 300.0
+"""A process that did not look for so long compares, too: `seal` removes what others have not read after ten minutes."""
+_SUMMARY_SECONDS = 1.0
+"""The row of a stream is written at most so often for a summary. A status is written at once."""
+MOST_RANKED = 2_000
+_REMEMBERED = 10_000
+_TOGETHER = 1_000
+"""Blobs that are removed in one transaction, while no commit with blobs is under way."""
 
-_COMMIT = "SELECT * FROM pursuit.commit(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+_COMMIT = f"SELECT * FROM pursuit.commit({', '.join(['%s'] * 21)})"  # noqa: S608 - marks alone
 _COLUMNS = "id, name, kind, status, created_at, updated_at, head_seq, head_hash, summary"
-_ROW = f"SELECT {_COLUMNS} FROM pursuit.streams"  # noqa: S608 - the columns stand above
+_ROW = f"SELECT {_COLUMNS}, summary_seq FROM pursuit.listing"  # noqa: S608 - the columns stand above
+_VERIFIED = (
+    "SELECT id, name, kind, status, created_at, updated_at, summary_seq, NULL::bytea, summary FROM pursuit.streams"
+)
 _EVENTS = (
-    "SELECT seq, position, at, type, body, hash FROM pursuit.events "
+    "SELECT seq, at, type, body, hash FROM pursuit.events "
     "WHERE stream = (SELECT id FROM pursuit.streams WHERE name = %s) AND seq > %s ORDER BY seq LIMIT %s"
 )
-_GROWN = (
-    "SELECT events.position, streams.name FROM pursuit.events JOIN pursuit.streams ON streams.id = events.stream "
-    "WHERE events.position > %s AND events.position <= %s"
-)
+# What was committed after a snapshot: transactions that began later, and those that ran then. The new snapshot is that
+# of the same statement.
+_GROWN = """
+SELECT pg_current_snapshot()::text, pg_is_in_recovery(), array_agg(grown.name), array_agg(grown.seq) FROM (
+    SELECT s.name, g.seq FROM pursuit.grown g JOIN pursuit.streams s ON s.id = g.stream
+    WHERE g.xact >= pg_snapshot_xmax(%s::pg_snapshot) OR g.xact = ANY (ARRAY(SELECT pg_snapshot_xip(%s::pg_snapshot)))
+    LIMIT %s
+) AS grown
+"""
+_ENDS = "SELECT name, head_seq FROM pursuit.listing WHERE name = ANY (%s::text[])"
+_FORGET_BLOBS = "SELECT pursuit.forget_blobs(%s) WHERE NOT pg_is_in_recovery()"
+_SEAL = "SELECT pursuit.seal(%s) WHERE NOT pg_is_in_recovery()"
+_STORED = """
+SELECT coalesce((SELECT max(events) FROM pursuit.roots), 0) + coalesce(sum(g.seq - coalesce(x.seq, 0)), 0)::bigint
+FROM (
+    SELECT stream, max(grown.seq) AS seq FROM pursuit.grown, pursuit.sealing
+    WHERE xact >= pg_snapshot_xmax(seen) OR xact = ANY (ARRAY(SELECT pg_snapshot_xip(seen))) GROUP BY stream
+) AS g
+LEFT JOIN LATERAL (SELECT s.seq FROM pursuit.sealed s WHERE s.stream = g.stream ORDER BY s.seq DESC LIMIT 1) x ON true
+WHERE g.seq > coalesce(x.seq, 0)
+"""
 _DIGESTS = (
     "SELECT digest FROM pursuit.blob_refs WHERE stream = (SELECT id FROM pursuit.streams WHERE name = %s) "
     "ORDER BY digest"
 )
-_ROOT = "SELECT ledger.position, name, head_seq, head_hash FROM pursuit.ledger LEFT JOIN pursuit.streams ON true"
-_COUNTED = (
-    "SELECT one.word, (SELECT count(*) FROM (SELECT 1 FROM pursuit.words WHERE words.word = one.word LIMIT %s) "
-    "AS counted) "
-    "FROM (SELECT DISTINCT pursuit.stem(given) AS word FROM unnest(%s::text[]) AS given) AS one"
-)
+_COUNTED = """
+SELECT one.word, (SELECT count(*) FROM (
+    SELECT 1 FROM pursuit.texts t WHERE t.words @@ (chr(39) || one.word || chr(39))::tsquery LIMIT %s
+) AS counted)
+FROM (SELECT DISTINCT pursuit.stem(given) AS word FROM unnest(%s::text[]) AS given) AS one
+"""
 # BM25 as FTS5 computes it, so both backends rank alike.
 _FOUND = f"""
-WITH wanted AS (
+WITH known AS (SELECT count(*) AS texts, coalesce(sum(length), 0)::float8 AS words FROM pursuit.texts), wanted AS (
     SELECT one.word,
-           greatest(ln(greatest(ledger.texts - one.texts + 0.5, 0.5) / (one.texts + 0.5)), 1e-6)::float8 AS weight,
-           greatest(ledger.words::float8 / greatest(ledger.texts, 1), 1) AS average
-    FROM unnest(%s::text[], %s::bigint[]) AS one (word, texts), pursuit.ledger
+           greatest(ln(greatest(known.texts - one.texts + 0.5, 0.5) / (one.texts + 0.5)), 1e-6)::float8 AS weight,
+           greatest(known.words / greatest(known.texts, 1), 1) AS average
+    FROM unnest(%s::text[], %s::bigint[]) AS one (word, texts), known
 ), newest AS (
-    SELECT DISTINCT words.stream FROM wanted JOIN pursuit.words USING (word) JOIN pursuit.streams ON id = stream
-    WHERE %s::text IS NULL OR kind = %s::text ORDER BY stream DESC LIMIT %s
+    SELECT rowid, words, length FROM pursuit.texts JOIN pursuit.streams ON id = rowid
+    WHERE words @@ (SELECT string_agg(chr(39) || word || chr(39), ' | ')::tsquery FROM wanted)
+        AND (%s::text IS NULL OR kind = %s::text)
+    ORDER BY rowid DESC LIMIT %s
 ), ranked AS (
-    SELECT stream, round(sum(
+    SELECT rowid AS stream, round(sum(
         weight * times * 2.2 / (times + 1.2 * (0.25 + 0.75 * length / average))
     )::numeric, 9)::float8 AS closeness
-    FROM newest JOIN pursuit.words USING (stream) JOIN wanted USING (word) JOIN pursuit.texts ON rowid = stream
-    GROUP BY stream ORDER BY closeness DESC, stream DESC LIMIT %s
+    FROM newest, LATERAL (SELECT lexeme AS word, cardinality(positions) AS times FROM unnest(words)) AS said
+    JOIN wanted USING (word)
+    GROUP BY rowid ORDER BY closeness DESC, rowid DESC LIMIT %s
 )
-SELECT {_COLUMNS}, text, closeness FROM ranked
-JOIN pursuit.streams ON id = stream JOIN pursuit.texts ON rowid = stream ORDER BY closeness DESC, stream DESC
+SELECT {_COLUMNS}, summary_seq, text, closeness FROM ranked
+JOIN pursuit.listing ON id = stream JOIN pursuit.texts ON rowid = stream ORDER BY closeness DESC, stream DESC
 """  # noqa: S608 - the columns stand above
-_HEADS_THEN = (
-    "SELECT streams.name, heads.seq, heads.hash FROM (SELECT DISTINCT ON (stream) stream, seq, hash FROM "
-    "(SELECT position, stream, seq, hash FROM events UNION ALL SELECT position, stream, seq, hash FROM tombstones) "
-    "AS ever WHERE position <= ? ORDER BY stream, position DESC) AS heads JOIN streams ON streams.id = heads.stream"
-)
 _GUARDS = (
     "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'append_only%' AND tgenabled = 'O' "
-    "AND tgrelid IN ('events'::regclass, 'tombstones'::regclass)"
+    "AND tgrelid IN ('events'::regclass, 'tombstones'::regclass, 'roots'::regclass, 'sealed'::regclass)"
 )
 
 
-class NotifiedBells(Bells):
-    """Bells that a watching task rings for commits of other processes.
+class WatchedBells(Bells):
+    """Bells that one task rings for commits of other processes, by looking at what grew since it looked before.
 
-    Invariant: up to the position `_seen` every bell was rung; `_own` are later commits of this process, which rang by
-    themselves.
+    Invariant: `_own` has the commits of this process that no look has seen yet; they rang by themselves.
     """
 
-    def __init__(self, position: int) -> None:
-        self._seen = position
-        self._own: list[tuple[int, int]] = []
+    def __init__(self) -> None:
+        self._own: dict[tuple[str, int], float] = {}
+        self._ends: dict[str, int] = {}
+        """How far the watched streams had grown when their bells were rung."""
         self._hung: dict[str | None, set[HungBell]] = {}
         self._closed = False
         self.wanted = asyncio.Event()
         """Set while there is a bell."""
 
     @property
-    def seen(self) -> int:
-        """The position up to which all bells were rung."""
-        return self._seen
+    def streams(self) -> list[str]:
+        return [name for name in self._hung if name is not None]
 
-    def committed(self, first: int, last: int, grown: Iterable[tuple[str, Bell | None]]) -> None:
-        """Rings for a commit of this process, with events at the positions `first` to `last`."""
-        if not last:
-            return
-        if not self._hung or first == self._seen + 1:
-            self._seen = max(self._seen, last)
-        else:
-            self._own.append((first, last))
-        for stream, by in grown:
-            self._ring(stream, by)
+    @property
+    def hung(self) -> bool:
+        return bool(self._hung)
 
-    def grew(self, until: int, rows: Sequence[tuple[int, str]] | None) -> None:
-        """Rings for the events up to a position that were not stored by this process; None: too many to list."""
-        own = [(0, self._seen), *self._own]
-        foreign = {name for at, name in rows or () if not any(first <= at <= last for first, last in own)}
-        for stream in tuple(self._hung) if rows is None else foreign:
-            self._ring(stream, None)
-        self._seen = max(self._seen, until)
-        self._own = [one for one in self._own if one[1] > self._seen]
+    def stored(self, requests: Iterable[AppendRequest]) -> None:
+        """Rings for a commit of this process."""
+        ends: dict[str, int] = {}
+        for request in requests:
+            if isinstance(request.outcome, Head):
+                if request.events:
+                    ends[request.stream] = request.outcome.seq
+                self._ring(request.stream, request.by)
+        self._own |= dict.fromkeys(ends.items(), time.monotonic())
+
+    def grew(self, ends: Iterable[tuple[str, int]]) -> None:
+        """Rings for the commits of other processes among those that a look found."""
+        for name, seq in ends:
+            self._ends[name] = max(seq, self._ends.get(name, 0))
+            if self._own.pop((name, seq), None) is None:
+                self._ring(name, None)
+
+    def compare(self, ends: Iterable[tuple[str, int]]) -> None:
+        """Rings for each stream whose end is another one than is known, and for those who watch all streams."""
+        old = time.monotonic() - _STALE_SECONDS
+        self._own = {end: at for end, at in self._own.items() if at > old}
+        known, self._ends = self._ends, dict(ends)
+        for name, seq in self._ends.items():
+            if known.get(name) != seq:
+                self._ring(name, None)
+        for bell in self._hung.get(None, ()):
+            bell.ring()
+
+    def ring_all(self) -> None:
+        """Rings every bell: what grew is not known."""
+        for bells in self._hung.values():
+            for bell in bells:
+                bell.ring()
 
     async def wait(self, bell: HungBell) -> None:
-        """Sleeps until the bell rings."""
         while not bell.rung:
             self._require_open()
             if bell.stirred.is_set():
@@ -186,34 +232,56 @@ class NotifiedBells(Bells):
         self._require_open()
         self.wanted.set()
 
-    @property
-    def hung(self) -> bool:
-        """Whether there is a bell."""
-        return bool(self._hung)
-
 
 class _Queued:
     """A request that waits for its batch, with the future of the task that waits for it."""
 
-    __slots__ = ("flying", "request", "waiter")
+    __slots__ = ("flying", "mark", "request", "waiter")
 
-    def __init__(self, request: AppendRequest) -> None:
+    def __init__(self, request: AppendRequest, mark: int | None = None) -> None:
         self.request = request
+        self.mark = mark
+        """The event of the summary, where that is not the last one."""
         self.flying = False
         self.waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
+@dataclass(slots=True)
+class _Told:
+    """What the row of a stream was told by this process: when, and the summary that waits, with its event."""
+
+    at: float
+    status: str | None
+    waiting: tuple[AppendRequest, int] | None = None
+
+
 class PostgresWriter:
-    """Group commit: what is queued while a batch is under way is the next batch."""
+    """Group commit: what is queued while a batch is under way is the next batch.
+
+    A summary that comes within a second of the one before waits: a commit must not update the row of its stream each
+    time, or a long snapshot elsewhere (`verify`, a dump) slows all commits down.
+    """
 
     def __init__(
-        self, address: str, link: Link, bells: NotifiedBells, clock: Callable[[], float], patience: float
+        self,
+        address: str,
+        link: Link,
+        bells: WatchedBells,
+        *,
+        clock: Callable[[], float],
+        patience: float,
+        holder: str,
     ) -> None:
         self._address = address
         self._link = link
         self._bells = bells
         self._clock = clock
         self._patience = patience
+        self._holder = holder
+        self._told: dict[str, _Told] = {}
+        self._telling: asyncio.Task[None] | None = None
+        self._notifying: asyncio.Task[None] | None = None
+        self._notified = 0.0
         self._id = uuid.uuid4()
         self._batch = 0
         self._queue: deque[_Queued] = deque()
@@ -233,9 +301,7 @@ class PostgresWriter:
         if self._closed:
             raise LedgerUnavailable(f"the ledger {shown(self._address)} is closed; open it again")
         queued = _Queued(request)
-        self._queue.append(queued)
-        if self._working is None:
-            self._working = asyncio.create_task(self._work())
+        self._enqueue(queued)
         try:
             await queued.waiter
         except asyncio.CancelledError:
@@ -252,6 +318,18 @@ class PostgresWriter:
             return request.outcome
         raise request.outcome or unavailable(self._address, RuntimeError("the append has no outcome"))
 
+    def _enqueue(self, queued: _Queued) -> None:
+        self._queue.append(queued)
+        if self._working is None:
+            self._working = asyncio.create_task(self._work())
+
+    def summary(self, stream: str) -> tuple[str, int] | None:
+        """The summary that waits to be written, and its event."""
+        told = self._told.get(stream)
+        if told is None or told.waiting is None or told.waiting[0].summary is None:
+            return None
+        return told.waiting[0].summary, told.waiting[1]
+
     async def landed(self) -> None:
         """Returns when the batch that is under way now has its outcome."""
         await self._landed.wait()
@@ -261,6 +339,12 @@ class PostgresWriter:
         self._closed = True
         if self._working is not None:
             await asyncio.wait([self._working])
+        if self._telling is not None:
+            self._telling.cancel()
+        self._tell(math.inf)
+        tasks = {task for task in (self._working, self._telling, self._notifying) if task is not None}
+        if tasks:
+            await asyncio.wait(tasks)
         await self._link.close()
 
     async def _work(self) -> None:
@@ -275,11 +359,12 @@ class PostgresWriter:
                     batch.append(queued)
             if batch:
                 self._landed.clear()
-                requests = [queued.request for queued in batch]
+                # All processes lock streams in one order, so no two of them wait for each other.
+                batch.sort(key=lambda queued: queued.request.stream)
                 try:
-                    await self._store(requests)
+                    await self._store(batch)
                 except Exception as error:  # noqa: BLE001 - the boundary: the tasks that wait get the error
-                    _all_fail(requests, unavailable(self._address, error))
+                    _all_fail(batch, unavailable(self._address, error))
                 finally:
                     self._landed.set()
                     for queued in batch:
@@ -287,16 +372,18 @@ class PostgresWriter:
                             queued.waiter.set_result(None)
         self._working = None
 
-    async def _store(self, requests: Sequence[AppendRequest]) -> None:
+    async def _store(self, batch: Sequence[_Queued]) -> None:
         """Stores a batch; each request has its outcome afterwards."""
         self._batch += 1
-        values = (self._id, self._batch, self._clock(), *_columns(requests))
+        requests = [queued.request for queued in batch]
+        late = [self._comes_too_soon(queued) for queued in batch]
+        values = (self._id, self._batch, self._clock(), self._holder, *_columns(batch, late))
         until = time.monotonic() + self._patience
         doubtful = False
         while True:
             sent = self._link.backend
             try:
-                ((first, last, seqs, hashes, refusals),) = await self._link.ask(_COMMIT, values)
+                ((seqs, hashes, refusals),) = await self._link.ask(_COMMIT, values)
                 break
             except psycopg.Error as error:
                 if is_lost(error):
@@ -305,20 +392,70 @@ class PostgresWriter:
                     if time.monotonic() < until:
                         await asyncio.sleep(RETRY_SECONDS)
                         continue
-                    return _all_fail(requests, self._unknown(error) if doubtful else unavailable(self._address, error))
+                    return _all_fail(batch, self._unknown(error) if doubtful else unavailable(self._address, error))
                 if len(requests) == 1:
-                    return _all_fail(requests, unavailable(self._address, error))
+                    return _all_fail(batch, unavailable(self._address, error))
                 # One by one, so a value that the database refuses fails its own append and no other.
-                for request in requests:
-                    await self._store([request])
+                for queued in batch:
+                    await self._store([queued])
                 return None
         for request, seq, hash_, refusal in zip(requests, seqs, hashes, refusals, strict=True):
             if refusal is None:
                 request.outcome = Head(seq, hash_)
             else:
                 request.outcome = fenced(request.stream) if refusal == "fenced" else refused(request, refusal, seq)
-        stored = [(one.stream, one.by) for one, refusal in zip(requests, refusals, strict=True) if refusal is None]
-        return self._bells.committed(first, last, stored)
+        self._bells.stored(requests)
+        for queued, waits in zip(batch, late, strict=True):
+            self._note(queued.request, queued.mark, waits=waits)
+        if self._notifying is None and any(one.epoch is None and one.events for one in requests):
+            self._notifying = asyncio.create_task(self._notify())
+        return None
+
+    def _comes_too_soon(self, queued: _Queued) -> bool:
+        """Whether the row was told a summary within the last second, and the status stays."""
+        request = queued.request
+        told = self._told.get(request.stream)
+        soon = told is not None and request.status in (None, told.status)
+        return soon and queued.mark is None and bool(told) and time.monotonic() < told.at + _SUMMARY_SECONDS
+
+    def _note(self, request: AppendRequest, mark: int | None, *, waits: bool) -> None:
+        """Remembers what the row was told, or what it is to be told later."""
+        told = self._told.get(request.stream)
+        if told is not None and told.waiting is not None and told.waiting[1] == mark:
+            told.waiting = None if not isinstance(request.outcome, LedgerUnavailable) else told.waiting
+        if mark is not None or request.summary is None or not isinstance(request.outcome, Head):
+            return
+        if waits and told is not None:
+            again = structs.replace(request, expected=ANY, events=(), status=None, blobs=(), text=None, outcome=None)
+            told.waiting = again, request.outcome.seq
+            if self._telling is None and not self._closed:
+                self._telling = asyncio.create_task(self._tell_later())
+        else:
+            self._told[request.stream] = _Told(time.monotonic(), request.status or (told and told.status))
+
+    async def _tell_later(self) -> None:
+        while any(told.waiting for told in self._told.values()):
+            await asyncio.sleep(_SUMMARY_SECONDS / 4)
+            self._tell(time.monotonic())
+        self._telling = None
+
+    def _tell(self, now: float) -> None:
+        """Queues the summaries whose time has come, and forgets streams that are quiet."""
+        for told in self._told.values():
+            if told.waiting is not None and now >= told.at + _SUMMARY_SECONDS:
+                request, mark = told.waiting
+                told.at = now
+                self._enqueue(_Queued(structs.replace(request), mark))
+        if len(self._told) > _REMEMBERED:
+            self._told = {name: told for name, told in self._told.items() if told.waiting is not None}
+
+    async def _notify(self) -> None:
+        """Wakes other processes for what a person or a client did, in a transaction that writes nothing."""
+        await asyncio.sleep(self._notified + _GATHER_SECONDS - time.monotonic())
+        self._notified = time.monotonic()
+        with suppress(psycopg.Error):
+            await self._link.ask("NOTIFY pursuit")
+        self._notifying = None
 
     def _unknown(self, error: BaseException) -> LedgerUnavailable:
         why = unavailable(self._address, error)
@@ -326,13 +463,14 @@ class PostgresWriter:
         return LedgerUnavailable(message, **why.details)
 
 
-def _all_fail(requests: Sequence[AppendRequest], error: PursuitError) -> None:
-    for request in requests:
-        request.outcome = LedgerUnavailable(error.message, **error.details)
+def _all_fail(batch: Sequence[_Queued], error: PursuitError) -> None:
+    for queued in batch:
+        queued.request.outcome = LedgerUnavailable(error.message, **error.details)
 
 
-def _columns(requests: Sequence[AppendRequest]) -> tuple[Array, ...]:
-    """The requests as the arrays that `pursuit.commit` takes after the time."""
+def _columns(batch: Sequence[_Queued], late: Sequence[bool]) -> tuple[Array, ...]:
+    """The requests as the arrays that `pursuit.commit` takes after the holder; a summary that is `late` is left out."""
+    requests = [queued.request for queued in batch]
     blobs = [(i, digest, body) for i, one in enumerate(requests, 1) for digest, body in one.blobs]
     words = [
         (i, word, times)
@@ -346,7 +484,8 @@ def _columns(requests: Sequence[AppendRequest]) -> tuple[Array, ...]:
         numbers(one.epoch for one in requests),
         texts(one.kind for one in requests),
         texts(one.status for one in requests),
-        texts(one.summary for one in requests),
+        texts(None if waits else one.summary for one, waits in zip(requests, late, strict=True)),
+        numbers(queued.mark for queued in batch),
         bodies(None if one.text is None else one.text.encode() for one in requests),
         numbers(len(one.events) for one in requests),
         texts(draft.type for one in requests for draft in one.events),
@@ -394,7 +533,6 @@ class _Snapshot:
             cut_off(self._connection)
 
     def close(self) -> None:
-        """Closes the cursors."""
         for cursor in self._cursors:
             cursor.close()
 
@@ -416,15 +554,25 @@ def snapshot(address: str) -> Generator[_Snapshot]:
 class PostgresLedger:
     """`contract.Ledger` over the schema `pursuit` of a PostgreSQL database."""
 
-    def __init__(self, address: str, position: int, clock: Callable[[], float], patience: float, lease: float) -> None:
+    def __init__(self, address: str, seen: str, clock: Callable[[], float], patience: float, lease: float) -> None:
         self._address = address
         self._clock = clock
         self._patience = patience
         self._reader = Link(address, patience)
         self._listener = Link(address, patience)
-        self._bells = NotifiedBells(position)
-        self._writer = PostgresWriter(address, Link(address, patience), self._bells, clock, patience)
+        self._bells = WatchedBells()
         self._leases = Leases(Link(address, patience), lease)
+        self._writer = PostgresWriter(
+            address,
+            Link(address, patience),
+            self._bells,
+            clock=clock,
+            patience=patience,
+            holder=self._leases.me,
+        )
+        self._seen: str = seen
+        self._looked = self._compared = time.monotonic()
+        """The snapshot of the last look, and when that and the last comparison were."""
         self._watching: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -447,13 +595,12 @@ class PostgresLedger:
 
     @property
     def pooled(self) -> bool:
-        """Whether a pooler stands before the database: then commits of others are found by looking, once a second."""
-        return self._reader.pooled
+        """Whether a pooler stands before the database: then commits of others are found by looking alone."""
+        return self._reader.pooled or self._listener.pooled
 
     async def append(
         self, stream: str, expected: int | Anywhere, events: Sequence[Draft], **options: Unpack[AppendOptions]
     ) -> Head:
-        """See `contract.Ledger.append`."""
         request = new_request(stream, expected, events, **options)
         names = (("kind", request.kind), ("status", request.status or ""), *(("type", draft.type) for draft in events))
         for name, value in names:
@@ -462,7 +609,6 @@ class PostgresLedger:
         return await self._writer.append(request)
 
     async def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
-        """See `contract.Ledger.read`."""
         require_name(stream)
         found: list[StoredEvent] = []
         while limit is None or len(found) < limit:
@@ -475,18 +621,22 @@ class PostgresLedger:
         return found
 
     async def row(self, stream: str) -> StreamRow | None:
-        """See `contract.Ledger.row`."""
         require_name(stream)
         rows = await self._all(f"{_ROW} WHERE name = %s", (stream,))
-        return stream_row(rows[0]) if rows else None
+        return self._as_told(rows[0]) if rows else None
+
+    def _as_told(self, row: Any) -> StreamRow:
+        """A row with the summary that this process gave last."""
+        waiting = self._writer.summary(row[1])
+        summary, seq = (row[8], row[9]) if waiting is None or waiting[1] < row[9] else waiting
+        return replace(stream_row((*row[:8], summary)), summary_seq=seq)
 
     async def streams(self, **wanted: Unpack[StreamFilter]) -> StreamPage:
-        """See `contract.Ledger.streams`."""
         rest, values = page_query(**wanted)
-        return stream_page(await self._all(f"{_ROW} {rest.replace('?', '%s')}", values), values[-1])
+        rows = await self._all(f"{_ROW} {rest.replace('?', '%s')}", values)
+        return stream_page(rows, values[-1], self._as_told)
 
     async def search(self, words: str, *, kind: str | None = None, limit: int = 10) -> list[FoundStream]:
-        """See `contract.Ledger.search`."""
         if limit < 1:
             raise InvalidArgument(f"a search needs a limit of at least 1, not {limit}", limit=limit)
         wanted = [part for word in search_words(words) for part in index_words(word)]
@@ -494,14 +644,13 @@ class PostgresLedger:
             await anyio.lowlevel.checkpoint()
             return []
         counted = {word: count for word, count in await self._all(_COUNTED, (MOST_RANKED, wanted)) if count}
-        kept, most = rarest([(count, word) for word, count in counted.items()])
+        kept, most = rarest([(count, word) for word, count in counted.items()], MOST_RANKED)
         limit = min(limit, LARGEST)
         counts = [counted[word] for word in kept]
         rows = await self._all(_FOUND, (kept, counts, kind, kind, max(most, limit), limit)) if kept else []
-        return [FoundStream(row=stream_row(row[:9]), text=row[9].decode(), rank=row[10]) for row in rows]
+        return [FoundStream(row=self._as_told(row[:10]), text=row[10].decode(), rank=row[11]) for row in rows]
 
     def bell(self, stream: str | None = None) -> AbstractContextManager[Bell]:
-        """See `contract.Ledger.bell`."""
         if stream is not None:
             require_name(stream)
         if self._watching is None and not self._closed:
@@ -509,7 +658,6 @@ class PostgresLedger:
         return self._bells.hang(stream)
 
     def watch(self, stream: str, after: int = 0) -> AsyncGenerator[StoredEvent, None]:
-        """See `contract.Ledger.watch`."""
         require_name(stream)
         return self._follow(stream, after)
 
@@ -520,39 +668,42 @@ class PostgresLedger:
             yield event
 
     async def blob(self, digest: str) -> bytes | None:
-        """See `contract.Ledger.blob`."""
         if not digest.isalnum():
             return None
         rows = await self._all("SELECT body FROM pursuit.blobs WHERE digest = %s", (digest,))
         return rows[0][0] if rows else None
 
     async def digests(self, stream: str) -> list[str]:
-        """See `contract.Ledger.digests`."""
         require_name(stream)
         return [row[0] for row in await self._all(_DIGESTS, (stream,))]
 
     async def claim(self, stream: str) -> Lease | None:
-        """See `contract.Ledger.claim`."""
         return await self._leases.claim(stream)
 
     async def is_claimed(self, stream: str) -> bool:
-        """See `contract.Ledger.is_claimed`."""
         return await self._leases.is_claimed(stream)
 
     async def holder(self, stream: str) -> Holder | None:
-        """See `contract.Ledger.holder`."""
         return await self._leases.holder(stream)
 
     async def root(self) -> str:
-        """See `contract.Ledger.root`."""
-        rows = await self._all(_ROOT)
-        heads = [(name, Head(seq, hash_)) for _, name, seq, hash_ in rows if can_be_framed(name, seq, hash_)]
-        return written_root(rows[0][0], heads)
+        await self._all(_SEAL, (True,))
+        rows = await self._all("SELECT number, events, hash FROM pursuit.roots ORDER BY number DESC LIMIT 1")
+        return str(LedgerRoot(*rows[0]) if rows else LedgerRoot())
+
+    async def seal(self) -> None:
+        await self._all(_SEAL, (False,))
+        await self._forget_blobs()
+
+    async def stored(self) -> int:
+        ((count,),) = await self._all(_STORED)
+        return int(count)
 
     async def verify(self, *, expect: str | Sequence[str] | None = None, folds: Folds | None = None) -> Verification:
-        """See `contract.Ledger.verify`."""
         roots = () if expect is None else (expect,) if isinstance(expect, str) else expect
         begun: list[_Snapshot] = []
+        await self.root()
+        await self._forget_blobs()
         try:
             return await anyio.to_thread.run_sync(self._verify, roots, folds, begun, abandon_on_cancel=True)
         finally:
@@ -562,23 +713,24 @@ class PostgresLedger:
     def _verify(self, expect: Sequence[str], folds: Folds | None, begun: list[_Snapshot]) -> Verification:
         with snapshot(self._address) as rows:
             begun.append(rows)
-            position = rows.execute("SELECT position FROM ledger").fetchone()[0]
             faults: list[str] = []
-            if position != last_ever(rows):
-                faults.append("the number of the last position was changed: the next event would leave a gap")
-            if rows.execute(_GUARDS).fetchone()[0] != 4:
+            if rows.execute(_GUARDS).fetchone()[0] != 8:
                 faults.append("the triggers that keep events from being changed were removed or disabled")
-            return verify_snapshot(rows, position, faults, expect=expect, folds=folds, heads_then=_HEADS_THEN)
+            return verify_snapshot(rows, faults, expect=expect, folds=folds, rows=_VERIFIED)
 
     async def forget(self, stream: str) -> None:
-        """See `contract.Ledger.forget`."""
         require_name(stream)
         for (kind,) in await self._all("SELECT kind FROM pursuit.streams WHERE name = %s", (stream,)):
             require_forgettable(stream, kind)
-        await self._all("SELECT pursuit.forget(%s, %s)", (stream, self._clock()))
+        await self._all("SELECT pursuit.forget(%s, %s, %s)", (stream, self._clock(), own_audit()))
+        await self._forget_blobs()
+
+    async def _forget_blobs(self) -> None:
+        """Removes the blobs of forgotten streams, also of one whose process died before it had."""
+        while any(row[0] for row in await self._all(_FORGET_BLOBS, (_TOGETHER,))):
+            pass
 
     async def close(self) -> None:
-        """See `contract.Ledger.close`."""
         with anyio.CancelScope(shield=True):
             await self._writer.close()
             if not self._closed:
@@ -598,43 +750,59 @@ class PostgresLedger:
 
     async def _watch(self) -> None:
         """Rings the bells for commits of other processes, for as long as the ledger is open."""
+        known: psycopg.AsyncConnection[Any] | None = None
         while True:
             if not self._bells.hung:
                 self._bells.wanted.clear()
                 await self._bells.wanted.wait()
             try:
                 connection = await self._listener.connected()
-                if not self._listener.pooled:
-                    await connection.execute("LISTEN pursuit")
-                await self._look()
+                if connection is not known:
+                    # It may be another server, or one that was restored.
+                    await self._listener.ask(SETTLE)
+                    is_standby = await self._look(compare=known is not None)
+                    if not self._listener.pooled and not is_standby:
+                        await connection.execute("LISTEN pursuit")
+                    known = connection
                 while self._bells.hung:
-                    if await self._told(connection):
-                        await self._look()
+                    await self._look(compare=False)
+                    await self._told(connection)
             except (psycopg.Error, LedgerUnavailable):
                 await self._listener.close()
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _told(self, connection: psycopg.AsyncConnection[Any]) -> bool:
+    async def _told(self, connection: psycopg.AsyncConnection[Any]) -> None:
         """Waits for a word of another process, or until it is time to look without one."""
-        if self._listener.pooled:
-            await asyncio.sleep(POLL_SECONDS)
-            return True
-        until = time.monotonic() + POLL_SECONDS
+        until = time.monotonic() + LOOK_SECONDS
         while (left := until - time.monotonic()) > 0:
+            if self._listener.pooled:
+                await asyncio.sleep(left)
+                return
             told = [one.pid async for one in connection.notifies(timeout=left, stop_after=1)]
-            if told:
-                await asyncio.sleep(_GATHER_SECONDS)
-                told += [one.pid async for one in connection.notifies(timeout=0)]
             if any(pid != self._writer.backend for pid in told):
-                return True
-        return True
+                await asyncio.sleep(_GATHER_SECONDS / 2)
+                return
 
-    async def _look(self) -> None:
-        seen = self._bells.seen
-        ((last,),) = await self._all("SELECT position FROM pursuit.ledger")
-        if last <= seen:
-            return
-        rows = await self._all(_GROWN, (seen, last)) if last - seen <= TOO_MANY else None
+    async def _look(self, *, compare: bool) -> bool:
+        """Rings for what grew since the last look; every now and then compares the ends of all watched streams.
+
+        On a standby it compares them each time, and returns true: a snapshot there does not list what still runs.
+        """
+        now = time.monotonic()
+        compare = compare or now > self._looked + _STALE_SECONDS or now > self._compared + _COMPARE_SECONDS
+        rows = await self._listener.ask(_GROWN, (self._seen, self._seen, TOO_MANY + 1))
+        seen: str = rows[0][0]
+        _, is_standby, names, seqs = rows[0]
         # A commit of our own that is among the rows may not have come back yet.
         await self._writer.landed()
-        self._bells.grew(last, rows)
+        if not is_standby:
+            self._bells.grew(zip(names or (), seqs or (), strict=True))
+        if len(names or ()) > TOO_MANY:
+            self._bells.ring_all()
+        # Transaction ids that go back are those of another server, which lacks the last commits of this one.
+        compare = compare or is_standby or int(seen.split(":")[1]) < int(self._seen.split(":")[1])
+        self._seen, self._looked = self._seen if is_standby else seen, now
+        if compare:
+            self._compared = now
+            self._bells.compare(await self._listener.ask(_ENDS, (self._bells.streams,)))
+        return is_standby

@@ -11,7 +11,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from typing import Any, Final, LiteralString, Self, cast
@@ -19,10 +19,10 @@ from typing import Any, Final, LiteralString, Self, cast
 import anyio
 import anyio.lowlevel
 import psycopg
+import psycopg.errors
 from psycopg.adapt import AdaptersMap, Dumper
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import Format
-from psycopg.rows import dict_row
 
 from pursuit.errors import InvalidArgument, LedgerTooNew, LedgerUnavailable, advice
 
@@ -40,6 +40,13 @@ RETRY_SECONDS = 0.1
 _SESSION = (
     "SELECT set_config('idle_in_transaction_session_timeout', '10s', false), "
     "set_config('default_transaction_isolation', 'read committed', false), pg_backend_pid()"
+)
+
+SETTLE: Final = "SELECT pursuit.seal(true) WHERE NOT pg_is_in_recovery() AND pursuit.is_restored()"
+"""Seals a database in full whose transaction ids began again, so that nothing is compared with old ones."""
+_ROLES = (
+    "SELECT DISTINCT g.grantee::regrole::name FROM pg_namespace n, aclexplode(n.nspacl) g "
+    "WHERE n.nspname = 'pursuit' AND g.grantee NOT IN (0, n.nspowner)"
 )
 
 
@@ -93,8 +100,22 @@ def is_lost(error: psycopg.Error) -> bool:
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
 
 
-def prepare(address: str, *, migrate: bool = True) -> int:
-    """Brings the schema to the version of this release, and returns the position of the last event.
+_NOT_YET = ("starting up", "shutting down", "recovery", "not yet accepting", "too many")
+
+
+def is_down(address: str) -> str | None:
+    """Why a database cannot be reached now; None if it answers, also if it refuses for good."""
+    try:
+        psycopg.connect(connection_settings(address)).close()
+    except psycopg.OperationalError as error:
+        text = " ".join(str(error).split())
+        if "FATAL" not in text or any(one in text for one in _NOT_YET):
+            return unavailable(address, error).message
+    return None
+
+
+def prepare(address: str, *, migrate: bool = True) -> str:
+    """Brings the schema to the version of this release, seals a database that was restored, and returns a snapshot.
 
     Raises `LedgerTooNew` for a schema of a newer release. With `migrate` false an older one is `LedgerUnavailable`.
     """
@@ -114,8 +135,15 @@ def prepare(address: str, *, migrate: bool = True) -> int:
                 )
             if found < latest:
                 _migrate(connection, address)
-            row = connection.execute("SELECT position FROM pursuit.ledger").fetchone()
-            return row[0] if row is not None else 0
+            connection.execute(SETTLE)
+            row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
+            return "" if row is None else row[0]
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise LedgerUnavailable(
+            f"this role may not use or migrate the schema of {shown(address)}; "
+            f"run `{advice('pursuit migrate up --role {}', 'NAME')}` with the role that owns it",
+            path=shown(address),
+        ) from error
     except psycopg.Error as error:
         raise unavailable(address, error) from error
 
@@ -125,7 +153,8 @@ def migrate_up(address: str, role: str | None = None) -> tuple[int, int]:
     try:
         with psycopg.connect(connection_settings(address), autocommit=True) as connection:
             before = _version(connection, address)
-            _migrate(connection, address)
+            if before < max(_migrations()):
+                _migrate(connection, address)
             if role is not None:
                 connection.execute("SELECT pursuit.grant_runtime(%s)", (role,))
             return before, max(_migrations())
@@ -159,14 +188,21 @@ def _has_table(connection: psycopg.Connection[Any], name: str) -> bool:
 def _migrate(connection: psycopg.Connection[Any], address: str) -> None:
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
-        found = _version(connection, address)  # another process may have migrated it since
+        found = _version(connection, address)
+        if found == max(_migrations()):
+            return  # another process has migrated it since
         if not found:
             connection.execute("CREATE SCHEMA IF NOT EXISTS pursuit")
             connection.execute("CREATE TABLE pursuit.version (number integer PRIMARY KEY)")
+        roles = connection.execute(_ROLES).fetchall()
+        connection.execute("DROP VIEW IF EXISTS pursuit.listing")
         for number, script in sorted(_migrations().items()):
             if number > found:
                 connection.execute(cast("LiteralString", script))
                 connection.execute("INSERT INTO pursuit.version VALUES (%s)", (number,))
+        connection.execute(cast("LiteralString", files("pursuit.ledger").joinpath("functions.sql").read_text("utf-8")))
+        for (role,) in roles:
+            connection.execute("SELECT pursuit.grant_runtime(%s)", (role,))
 
 
 def _migrations() -> dict[int, str]:
@@ -205,17 +241,14 @@ class Numbers(Array):
 
 
 def texts(values: Iterable[str | None]) -> Texts:
-    """Texts as one parameter."""
     return Texts.of(25, [None if one is None else one.encode() for one in values])
 
 
 def bodies(values: Iterable[bytes | None]) -> Bodies:
-    """Bytes as one parameter."""
     return Bodies.of(17, list(values))
 
 
 def numbers(values: Iterable[int | None]) -> Numbers:
-    """Whole numbers as one parameter."""
     return Numbers.of(20, [None if one is None else one.to_bytes(8, "big", signed=True) for one in values])
 
 
@@ -244,9 +277,6 @@ def register_arrays(adapters: AdaptersMap) -> None:
         adapters.register_dumper(kind, dumper)
 
 
-Execute = Callable[[psycopg.AsyncConnection[Any]], Awaitable[psycopg.AsyncCursor[Any]]]
-
-
 class Link:
     """One connection, opened when it is first needed and again after it was lost; one statement at a time."""
 
@@ -263,30 +293,13 @@ class Link:
 
     async def ask(self, query: str, values: Sequence[Any] = (), *, within: float | None = None) -> list[Any]:
         """The rows that a statement returns; raises one of `Lost` if the connection is gone."""
-
-        def execute(connection: psycopg.AsyncConnection[Any]) -> Awaitable[psycopg.AsyncCursor[Any]]:
-            prepare = None if self.pooled else True
-            return connection.execute(cast("LiteralString", query), values, prepare=prepare, binary=True)
-
-        return await self._ask(execute, within)
-
-    async def ask_by_name(self, query: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        """The same with numbered parameters (`$1`), which PgQueuer writes; each row has names."""
-
-        def execute(connection: psycopg.AsyncConnection[Any]) -> Awaitable[psycopg.AsyncCursor[Any]]:
-            return psycopg.AsyncRawCursor(connection, row_factory=dict_row).execute(
-                cast("LiteralString", query), values or None
-            )
-
-        return await self._ask(execute, None)
-
-    async def _ask(self, execute: Execute, within: float | None) -> list[Any]:
         async with self._turn:
             within = within or self._patience
             connection = await self.connected(within)
             cut = asyncio.get_running_loop().call_later(within, cut_off, connection)
             try:
-                cursor = await execute(connection)
+                prepare = None if self.pooled else True
+                cursor = await connection.execute(cast("LiteralString", query), values, prepare=prepare, binary=True)
                 # Not `description`, which makes an object for each column.
                 return await cursor.fetchall() if cursor.rownumber is not None else []
             except BaseException as error:

@@ -1,7 +1,7 @@
-"""Opens the SQLite file: makes it, migrates it, refuses files that are not ours, and explains SQLite's errors.
+"""Opens the SQLite file: creates and migrates it, refuses foreign files, and explains SQLite's errors.
 
-Invariant: a connection that leaves this module points at a ledger of exactly the version that this release knows; a
-file that is not ours is never changed.
+Invariant: every connection from this module is to a ledger of exactly the version that this release knows; a foreign
+file is never changed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ import msgspec
 from pursuit.core.lessons import remembered
 from pursuit.errors import LedgerTooNew, LedgerUnavailable
 from pursuit.ledger import tombstones
-from pursuit.ledger.locks import PRIVATE_FILE, WriteQueue, make_private_folder
+from pursuit.ledger.locks import PRIVATE_FILE, FileId, WriteQueue, file_id, make_private_folder
+from pursuit.ledger.roots import seal
 
 APPLICATION_ID = int.from_bytes(b"PURS", "big")
 PATIENCE_SECONDS = 10.0
-"""How long another process may keep the ledger locked before we give up."""
+"""Seconds to wait while another process keeps the ledger locked."""
 
 _SMALLEST_DATABASE = 512
 _CHECKPOINT_PAGES = 2000
@@ -48,17 +49,16 @@ _NEXT_STEP = {
 }
 
 _PROOF = 3
-"""The version from which on a row and a tombstone follow from events."""
+"""The first version in which rows and tombstones derive from events."""
+_ROOTS = 4
+"""The first version with stored roots."""
 UNREADABLE_REPORT = (msgspec.MsgspecError, LookupError, TypeError, AttributeError)
-"""What `remembered` raises for a report in a form that no release wrote."""
-
-FileId = tuple[int, int]
-"""The device and the inode of a file; no other file gets them while it is open."""
+"""The errors of `remembered` for a report in a form that no release wrote."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handles:
-    """Everything that an open ledger has open."""
+    """The open files and connections of a ledger."""
 
     file: FileId
     writer: sqlite3.Connection
@@ -73,7 +73,7 @@ class Handles:
 
 
 def real_path(path: Path) -> Path:
-    """Where the file really is. Its locks are beside it, so every path to it finds the same locks."""
+    """The resolved path. The locks are beside the file, so every path to it finds the same locks."""
     try:
         return path.resolve()
     except (OSError, RuntimeError) as error:  # Python 3.12 and older report a loop of links this way
@@ -82,12 +82,12 @@ def real_path(path: Path) -> Path:
 
 
 def open_file(path: Path) -> Handles:
-    """Opens the ledger at `path`, making it, its folder and its tables where they are missing."""
+    """Opens the ledger at `path`; creates it, its folder and its tables if they are missing."""
     try:
         make_private_folder(path.parent)
         _make_private_file(path)
         # Read before SQLite opens the file: if it is replaced in between, the first commit is refused.
-        file = _file_id(path)
+        file = file_id(path)
         queue = WriteQueue.beside(path)
     except OSError as error:
         if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and path.is_file():
@@ -111,7 +111,7 @@ def open_file(path: Path) -> Handles:
 
 
 def _open_to_read(path: Path) -> Handles:
-    """Opens a ledger that cannot be written here; each append to it is refused."""
+    """Opens a ledger that is not writable here; each append to it is refused."""
     try:
         writer = _connect_to_read(path)
         try:
@@ -122,7 +122,7 @@ def _open_to_read(path: Path) -> Handles:
                     f"the ledger {path} has an older format and is read-only; copy it to a writable folder",
                     path=str(path),
                 )
-            return Handles(file=_file_id(path), writer=writer, reader=open_reader(path), queue=WriteQueue(None))
+            return Handles(file=file_id(path), writer=writer, reader=open_reader(path), queue=WriteQueue(None))
         except BaseException:
             writer.close()
             raise
@@ -131,10 +131,10 @@ def _open_to_read(path: Path) -> Handles:
 
 
 def _connect_to_read(path: Path) -> sqlite3.Connection:
-    """A connection to a file that cannot be written.
+    """A connection to a file that is not writable.
 
-    In WAL mode SQLite needs the files of its log even to read, unless the file cannot change: that is so where the
-    file system is read-only and no log was left behind.
+    In WAL mode SQLite needs the files of its log even to read, unless the file cannot change: the file system is
+    read-only and a log does not exist.
     """
     log = path.with_name(f"{path.name}-wal")
     fixed = os.statvfs(path).f_flag & os.ST_RDONLY and not (log.exists() and log.stat().st_size)
@@ -143,35 +143,14 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
 
 
 def _why(path: Path, error: OSError) -> str:
-    """Why a ledger cannot be made or opened, with the part of its path that is to blame."""
+    """Why a ledger cannot be created or opened, with the faulty part of its path."""
     if error.errno == errno.ENOSPC:
         return DISK_FULL
     place = Path(error.filename) if isinstance(error.filename, str) else path
     return f"{place}: {error.strerror}" if place != path else str(error.strerror)
 
 
-def displaced(path: Path, file: FileId) -> LedgerUnavailable | None:
-    """Why the open `file` is no longer the ledger at `path`; None if it is. SQLite would write on without a word."""
-    try:
-        if _file_id(path) == file:
-            return None
-        what = "another file has taken its place"
-    except FileNotFoundError:
-        what = "it was deleted or moved"
-    except OSError as error:
-        what = f"its file cannot be read ({error.strerror})"
-    advice = "Nothing more is stored or sent. Put the file back, or restore it from a backup, then start again"
-    why = f"the ledger {path} is gone: {what} while it was in use. {advice}"
-    return LedgerUnavailable(why, path=str(path), reason=what)
-
-
-def _file_id(path: Path) -> FileId:
-    found = os.stat(path)  # noqa: PTH116 - once per commit, and pathlib doubles its cost
-    return found.st_dev, found.st_ino
-
-
 def open_reader(path: Path) -> sqlite3.Connection:
-    """A connection that cannot change the ledger."""
     reader = connect(path)
     try:
         reader.execute("PRAGMA query_only = ON")
@@ -185,28 +164,27 @@ def open_reader(path: Path) -> sqlite3.Connection:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection without Python's own transactions; any thread may use it, but never two at once."""
+    """A connection without Python's own transactions; any thread may use it, but only one at a time."""
     return sqlite3.connect(
         path, timeout=PATIENCE_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=64
     )
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Whether SQLite refused only because another connection is writing."""
+    """True if SQLite refused only because another connection is writing."""
     return _primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def unavailable(path: Path, error: sqlite3.Error) -> LedgerUnavailable:
-    """SQLite's error, with what to do about it."""
     code = _primary_code(error)
     if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and is_disk_full(path):
-        code = sqlite3.SQLITE_FULL  # SQLite reports it so where it cannot extend the log or its index
+        code = sqlite3.SQLITE_FULL  # SQLite reports it so if it cannot extend the log or its index
     advice = _NEXT_STEP.get(code, str(error))
     return LedgerUnavailable(f"the ledger {path} is unavailable: {advice}", path=str(path), reason=str(error))
 
 
 def is_disk_full(path: Path) -> bool:
-    """Whether the disk of a file, or of the folder that it would be in, has no room for a page of the ledger."""
+    """True if the disk of a file, or of its future folder, lacks space for a page of the ledger."""
     with suppress(OSError):
         folder = next(parent for parent in path.absolute().parents if parent.exists())
         return shutil.disk_usage(folder).free < _LEAST_FREE
@@ -214,7 +192,7 @@ def is_disk_full(path: Path) -> bool:
 
 
 def _primary_code(error: sqlite3.Error) -> int:
-    # Errors that Python's own module raises, without SQLite, carry no code.
+    # Errors of Python's module itself, without SQLite, lack a code.
     return getattr(error, "sqlite_errorcode", -1) & 0xFF
 
 
@@ -232,7 +210,7 @@ def _make_private_file(path: Path) -> None:
 
 def wait_for_turn(queue: WriteQueue) -> None:
     """Waits in the queue, blocking the thread, and continues without a turn after a while: SQLite's lock remains."""
-    # Two processes that open a new file at once would otherwise collide in the switch to WAL, which cannot wait.
+    # Two processes that open a new file concurrently would otherwise collide in the switch to WAL, which cannot wait.
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not queue.try_enter() and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -300,6 +278,8 @@ def _migrate(connection: sqlite3.Connection, number: int, script: str) -> None:
             if number == _PROOF:
                 _write_texts(connection)
                 tombstones.cover_all(connection, time.time())
+            if number == _ROOTS:
+                seal(connection, time.time())
             connection.execute(f"PRAGMA user_version = {number}")
         connection.execute("COMMIT")
     except BaseException:
@@ -309,7 +289,7 @@ def _migrate(connection: sqlite3.Connection, number: int, script: str) -> None:
 
 
 def _write_texts(connection: sqlite3.Connection) -> None:
-    """Writes the text of each ended mission anew: a migration in SQL wrote those of the oldest, in another form."""
+    """Rewrites the text of each ended mission: a migration in SQL wrote the oldest ones in another form."""
     for identity, body in connection.execute(
         "SELECT written.stream, blobs.body FROM "
         "(SELECT stream, body, max(seq) FROM events WHERE type = 'ReportWritten' GROUP BY stream) AS written "
@@ -324,13 +304,12 @@ def _write_texts(connection: sqlite3.Connection) -> None:
 
 
 def layout(connection: sqlite3.Connection) -> set[tuple[str, str, str]]:
-    """The tables, indexes, triggers and views; without those that SQLite and its search index make for themselves."""
+    """The tables, indexes, triggers and views, without SQLite's own and those of its search index."""
     found = connection.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_master").fetchall()
     return {tuple(row) for row in found if not str(row[1]).startswith(("sqlite_", "texts_"))}
 
 
 def own_layout() -> set[tuple[str, str, str]]:
-    """The layout of a new ledger."""
     with closing(sqlite3.connect(":memory:")) as connection:
         for _, script in sorted(_migrations().items()):
             for statement in _statements(script):

@@ -11,7 +11,7 @@ import re
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Unpack
@@ -20,8 +20,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 
-from pursuit.errors import InvalidArgument
-from pursuit.ledger.chain import current_root
+from pursuit.errors import InvalidArgument, LedgerUnavailable
 from pursuit.ledger.contract import (
     FORGOTTEN,
     Anywhere,
@@ -40,12 +39,14 @@ from pursuit.ledger.contract import (
     Verification,
 )
 from pursuit.ledger.locks import StreamClaim, holder_of, is_claimed, require_name, take_claim
+from pursuit.ledger.roots import last_position, last_root, sealed_position
 from pursuit.ledger.schema import PATIENCE_SECONDS, Handles, open_file, real_path, unavailable
-from pursuit.ledger.verify import forget_stream, verify_file
+from pursuit.ledger.verify import forget_stream, seal_file, verify_file
 from pursuit.ledger.watch import Bells, follow
-from pursuit.ledger.writer import AppendRequest, Writer
+from pursuit.ledger.writer import AppendRequest, Waiter, Writer
 
-MOST_WORDS = 32
+MISSION = "mission"
+MAX_WORDS = 32
 LONGEST_WORD = 64
 WORD = re.compile(r"[^\W_]+")
 _STOP_WORDS = frozenset(
@@ -62,39 +63,39 @@ _STOP_WORDS = frozenset(
 
 
 def search_words(text: str) -> list[str]:
-    """The words of a text that are worth a search, each once, in order, in lower case; at most `MOST_WORDS`.
+    """The words of a text that are worth a search, each once, in order, in lower case; at most `MAX_WORDS`.
 
-    They hold letters and digits only, so nothing in them is an operator of FTS5. A single ASCII letter is left out; in
+    They hold letters and digits only, so they cannot be operators of FTS5. A single ASCII letter is omitted; in
     other scripts one character may be a word.
     """
     words = dict.fromkeys(found.group().lower()[:LONGEST_WORD] for found in WORD.finditer(text))
     kept = [word for word in words if word not in _STOP_WORDS and (len(word) > 1 or not word.isascii())]
-    return kept[:MOST_WORDS]
+    return kept[:MAX_WORDS]
 
 
-def rarest(counted: Sequence[tuple[int, str]]) -> tuple[list[str], int]:
-    """The rarest of these words with their numbers of texts, as many as can be ranked, and how many texts to rank."""
+def rarest(counted: Sequence[tuple[int, str]], most: int) -> tuple[list[str], int]:
+    """The rarest of these words, as many as can be ranked, and the number of texts to rank."""
     there = sorted(counted)
-    if there and there[0][0] >= MOST_RANKED:
+    if there and there[0][0] >= most:
         return [there[0][1]], _NEWEST
-    room = MOST_RANKED
+    room = most
     kept: list[str] = []
     for count, word in there:
         room -= count
         if room < 0:
             break
         kept.append(word)
-    return kept, MOST_RANKED
+    return kept, most
 
 
 CHUNK = 2000
-"""Rows that are read before other tasks get their turn."""
+"""Rows to read before other tasks get their turn."""
 
 LARGEST = 2**63 - 1
 TOO_MANY = 10_000
 _ROW = "SELECT id, name, kind, status, created_at, updated_at, head_seq, head_hash, summary FROM streams"
 _EVENTS = (
-    "SELECT seq, position, at, type, body, hash FROM events "
+    "SELECT seq, at, type, body, hash FROM events "
     "WHERE stream = (SELECT id FROM streams WHERE name = ?) AND seq > ? ORDER BY seq LIMIT ?"
 )
 _GROWN = (
@@ -109,8 +110,8 @@ _COUNTED = 8
 _NEWEST = 1_000
 """If even the rarest word has too many matches to rank, only this many are ranked, the newest."""
 _COUNT = "SELECT count(*) FROM (SELECT 1 FROM texts WHERE texts MATCH ? LIMIT ?)"
-# The matches are ordered by their ids alone, and only the texts of the wanted ones are read. FTS5 returns the newest
-# first without a sort, so no more are ranked than asked for.
+# The matches are ordered only by their ids, and only the texts of the requested ones are read. FTS5 returns the
+# newest first without a sort, so only the requested number is ranked.
 _FOUND = (
     "SELECT streams.id, name, kind, status, created_at, updated_at, head_seq, head_hash, summary, texts.text, "
     "found.closeness FROM (SELECT id, closeness FROM (SELECT texts.rowid AS id, -bm25(texts) AS closeness FROM texts "
@@ -134,12 +135,10 @@ class SqliteReads:
         self._version = -1
 
     def page(self, **wanted: Unpack[StreamFilter]) -> StreamPage:
-        """Streams by creation time, newest first."""
         rest, values = page_query(**wanted)
         return stream_page(self.all(f"{_ROW} {rest}", values), values[-1])
 
     def search(self, words: str, *, kind: str | None, limit: int) -> list[FoundStream]:
-        """Streams by their texts, the best match first."""
         if limit < 1:
             raise InvalidArgument(f"a search needs a limit of at least 1, not {limit}", limit=limit)
         query, most = self._query(search_words(words))
@@ -148,23 +147,23 @@ class SqliteReads:
         return [FoundStream(row=stream_row(row[:9]), text=row[9], rank=row[10]) for row in rows]
 
     def _query(self, words: Sequence[str]) -> tuple[str, int]:
-        """The query for the rarest of these words, as many as have few enough matches, and how many matches to rank.
+        """The query for the rarest of these words with few enough matches, and the number of matches to rank.
 
-        In a small ledger that is all of them; where even the rarest is in too many texts, it alone. Quotes keep FTS5
+        In a small ledger that is all words; if even the rarest is in too many texts, only that one. Quotes keep FTS5
         from reading a word as an operator.
         """
         glanced = {word: self._count(word, _GLANCE) for word in words}
         common = [word for word, count in glanced.items() if count == _GLANCE][:_COUNTED]
         counted = [(count, word) for word, count in glanced.items() if 0 < count < _GLANCE]
-        kept, most = rarest([*counted, *((self._count(word, MOST_RANKED), word) for word in common)])
+        counted += [(self._count(word, MOST_RANKED), word) for word in common]
+        kept, most = rarest(counted, MOST_RANKED)
         return " OR ".join(f'"{word}"' for word in kept), most
 
     def _count(self, word: str, most: int) -> int:
-        """How many texts have a word, counted up to so many."""
+        """The number of texts with a word, counted up to `most`."""
         return self.all(_COUNT, (f'"{word}"', most))[0][0]
 
     def last_position(self, known: int) -> int:
-        """See `watch.Growth`."""
         version = self.all("PRAGMA data_version", ())[0][0]
         if version == self._version:
             return known
@@ -173,19 +172,16 @@ class SqliteReads:
         return last
 
     def grown(self, after: int, until: int) -> list[str] | None:
-        """See `watch.Growth`."""
         if until - after > TOO_MANY:
             return None
         return [row[0] for row in self.all(_GROWN, (after, until))]
 
     def all(self, query: str, values: Sequence[Any]) -> list[Any]:
-        """The rows that a query finds."""
         with self.refusals():
             return self._connection.execute(query, values).fetchall()
 
     @contextmanager
     def refusals(self) -> Generator[None]:
-        """Says what to do about an error of SQLite."""
         try:
             yield
         except sqlite3.Error as error:
@@ -193,7 +189,7 @@ class SqliteReads:
 
 
 def stream_row(row: tuple[int, str, str, str, float, float, int, bytes, str]) -> StreamRow:
-    """A row of the table of streams as callers get it."""
+    """Converts a row of the table of streams."""
     _, name, kind, status, created_at, updated_at, seq, hash_, summary = row
     return StreamRow(
         name=name,
@@ -227,26 +223,25 @@ def page_query(**wanted: Unpack[StreamFilter]) -> tuple[str, list[Any]]:
     return f"WHERE {where} ORDER BY created_at DESC, id DESC LIMIT ?", [*values, min(limit, LARGEST - 1) + 1]
 
 
-def stream_page(rows: list[Any], asked: int) -> StreamPage:
-    """The page in the rows of such a query; its cursor is the time and number of its last stream."""
+def stream_page(rows: list[Any], asked: int, as_row: Callable[[Any], StreamRow] = stream_row) -> StreamPage:
+    """The page from the rows of such a query; its cursor is the time and number of its last stream."""
     shown = rows[: asked - 1]
     cursor = None
     if len(rows) == asked:
         place = msgspec.json.encode((shown[-1][4], shown[-1][0]))
         cursor = base64.urlsafe_b64encode(place).decode().rstrip("=")
-    return StreamPage(tuple(map(stream_row, shown)), cursor)
+    return StreamPage(tuple(map(as_row, shown)), cursor)
 
 
 def read_cursor(cursor: str) -> tuple[float, int]:
-    """The time and number in a cursor."""
     try:
         text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         created_at, identity = msgspec.json.decode(text, type=tuple[float, int])
         if not -LARGEST <= identity <= LARGEST:
-            raise ValueError("no row has this id")
+            raise ValueError("this id is not possible")
     except (ValueError, binascii.Error, msgspec.DecodeError) as error:
         raise InvalidArgument(
-            f"{cursor!r} is not a cursor of this ledger: use `next_cursor` of the page before, or none to start over",
+            f"{cursor!r} is not a cursor of this ledger: use `next_cursor` of the previous page, or none to start over",
             cursor=cursor,
         ) from error
     return created_at, identity
@@ -273,7 +268,7 @@ class SqliteLedger:
     def open(
         cls, path: Path, *, clock: Callable[[], float] = time.time, patience: float = PATIENCE_SECONDS
     ) -> SqliteLedger:
-        """Opens the ledger in this file; a new file, and a folder made for it, are readable by the owner alone.
+        """Opens the ledger in this file; only the owner can read a new file, or a folder made for it.
 
         An append fails if another process keeps the ledger locked for longer than `patience` seconds. Raises
         `LedgerTooNew` for a file of a newer release and `LedgerUnavailable` for one that is not a ledger.
@@ -286,14 +281,13 @@ class SqliteLedger:
             handles.close()
             raise
 
-    async def append(
+    def append(
         self, stream: str, expected: int | Anywhere, events: Sequence[Draft], **options: Unpack[AppendOptions]
-    ) -> Head:
+    ) -> Waiter:
         """See `contract.Ledger.append`; a claim is a lock of the operating system, which cannot be lost."""
-        return await self._writer.append(new_request(stream, expected, events, **options))
+        return self._writer.append(new_request(stream, expected, events, **options))
 
     async def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
-        """See `contract.Ledger.read`."""
         require_name(stream)
         found: list[StoredEvent] = []
         while limit is None or len(found) < limit:
@@ -307,78 +301,81 @@ class SqliteLedger:
         return found
 
     async def row(self, stream: str) -> StreamRow | None:
-        """See `contract.Ledger.row`."""
         require_name(stream)
         await anyio.lowlevel.checkpoint()
         rows = self._reads.all(f"{_ROW} WHERE name = ?", (stream,))
         return stream_row(rows[0]) if rows else None
 
     async def streams(self, **wanted: Unpack[StreamFilter]) -> StreamPage:
-        """See `contract.Ledger.streams`."""
         await anyio.lowlevel.checkpoint()
         return self._reads.page(**wanted)
 
     async def search(self, words: str, *, kind: str | None = None, limit: int = 10) -> list[FoundStream]:
-        """See `contract.Ledger.search`."""
         await anyio.lowlevel.checkpoint()
         return self._reads.search(words, kind=kind, limit=limit)
 
     def bell(self, stream: str | None = None) -> AbstractContextManager[Bell]:
-        """See `contract.Ledger.bell`."""
         if stream is not None:
             require_name(stream)
         return self._bells.hang(stream)
 
     def watch(self, stream: str, after: int = 0) -> AsyncGenerator[StoredEvent, None]:
-        """See `contract.Ledger.watch`."""
         require_name(stream)
         return follow(self._bells, self.read, stream, after)
 
     async def blob(self, digest: str) -> bytes | None:
-        """See `contract.Ledger.blob`."""
         await anyio.lowlevel.checkpoint()
         rows = self._reads.all("SELECT body FROM blobs WHERE digest = ?", (digest,))
         return rows[0][0] if rows else None
 
     async def digests(self, stream: str) -> list[str]:
-        """See `contract.Ledger.digests`."""
         require_name(stream)
         await anyio.lowlevel.checkpoint()
         return [row[0] for row in self._reads.all(_DIGESTS, (stream,))]
 
     async def claim(self, stream: str) -> StreamClaim | None:
-        """See `contract.Ledger.claim`."""
         await anyio.lowlevel.checkpoint()
         return take_claim(self._path.parent / "locks", stream)
 
     async def is_claimed(self, stream: str) -> bool:
-        """See `contract.Ledger.is_claimed`."""
         await anyio.lowlevel.checkpoint()
         return is_claimed(self._path.parent / "locks", stream)
 
     async def holder(self, stream: str) -> Holder | None:
-        """See `contract.Ledger.holder`."""
         await anyio.lowlevel.checkpoint()
         return holder_of(self._path.parent / "locks", stream)
 
     async def root(self) -> str:
-        """See `contract.Ledger.root`."""
+        await self.seal()
+        with self._reads.refusals():
+            return str(last_root(self._handles.reader))
+
+    async def seal(self) -> None:
+        """See `contract.Ledger.seal`; the processes of a machine wait for each other."""
         await anyio.lowlevel.checkpoint()
         with self._reads.refusals():
-            return current_root(self._handles.reader)
+            grown = last_position(self._handles.reader) > sealed_position(self._handles.reader)
+        if grown:
+            await anyio.to_thread.run_sync(seal_file, self._path, self._clock())
+
+    async def stored(self) -> int:
+        await anyio.lowlevel.checkpoint()
+        with self._reads.refusals():
+            sealed = sealed_position(self._handles.reader)
+            ((fresh,),) = self._reads.all("SELECT count(*) FROM events WHERE position > ?", (sealed,))
+            return last_root(self._handles.reader).events + fresh
 
     async def verify(self, *, expect: str | Sequence[str] | None = None, folds: Folds | None = None) -> Verification:
-        """See `contract.Ledger.verify`."""
         roots = () if expect is None else (expect,) if isinstance(expect, str) else expect
+        with suppress(LedgerUnavailable):  # a read-only ledger keeps its existing roots
+            await self.seal()
         return await verify_file(self._path, roots, folds)
 
     async def forget(self, stream: str) -> None:
-        """See `contract.Ledger.forget`."""
         require_name(stream)
         await anyio.to_thread.run_sync(forget_stream, self._path, stream, self._clock())
 
     async def close(self) -> None:
-        """See `contract.Ledger.close`."""
         with anyio.CancelScope(shield=True):
             await self._writer.close()
         if not self._closed:
@@ -392,26 +389,32 @@ def new_request(
     expected: int | Anywhere,
     events: Sequence[Draft],
     *,
-    kind: str = "mission",
+    kind: str = MISSION,
     status: str | None = None,
-    summary: Mapping[str, Any] | None = None,
+    summary: Mapping[str, Any] | msgspec.Struct | None = None,
     blobs: Mapping[str, bytes] | None = None,
     text: str | None = None,
     by: Bell | None = None,
     claim: Claim | None = None,
 ) -> AppendRequest:
-    """An append as the writer takes it; what is not well formed is `InvalidArgument`."""
+    """Makes the writer's request for an append; raises `InvalidArgument` if it is not well formed."""
     require_name(stream)
     if not events and status is None and summary is None and text is None:
         why = f"an append to stream {stream} needs an event, a status, a summary or a text"
         raise InvalidArgument(why, stream=stream)
-    _check_drafts(stream, events)
-    for name, given in (("kind", kind), ("status", status), ("text", text)):
-        if given is not None:
-            _check_text(name, given)
-    if status == FORGOTTEN:
-        raise InvalidArgument(f"the status {FORGOTTEN!r} is reserved for forgotten streams", stream=stream)
-    for digest, body in (blobs or {}).items():
+    for draft in events:
+        if not draft.type.isascii():
+            _check_text("type", draft.type)
+        if type(draft.body) is not bytes:
+            raise InvalidArgument(f"the body of an event must be bytes, not {type(draft.body).__name__}", stream=stream)
+    if kind is not MISSION or text is not None:
+        _check_text("kind", kind)
+        _check_text("text", text or "")
+    if status is not None:
+        _check_text("status", status)
+        if status == FORGOTTEN:
+            raise InvalidArgument(f"the status {FORGOTTEN!r} is reserved for forgotten streams", stream=stream)
+    for digest, body in blobs.items() if blobs else ():
         if sha256(body).hexdigest() != digest:
             raise InvalidArgument(f"{digest!r} is not the sha256 of the blob that it names", digest=digest)
     return AppendRequest(
@@ -421,20 +424,11 @@ def new_request(
         kind=kind,
         status=status,
         summary=None if summary is None else _summary_text(summary),
-        blobs=tuple((blobs or {}).items()),
+        blobs=tuple(blobs.items()) if blobs else (),
         text=text,
         by=by,
         epoch=None if claim is None else claim.epoch,
     )
-
-
-def _check_drafts(stream: str, events: Sequence[Draft]) -> None:
-    for draft in events:
-        if draft.type.isascii() and type(draft.body) is bytes:
-            continue
-        _check_text("type", draft.type)
-        if not isinstance(draft.body, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidArgument(f"the body of an event must be bytes, not {type(draft.body).__name__}", stream=stream)
 
 
 def _check_text(name: str, text: str) -> None:
@@ -446,7 +440,7 @@ def _check_text(name: str, text: str) -> None:
         raise InvalidArgument(f"the {name} {text!r} is not valid text", field=name) from None
 
 
-def _summary_text(summary: Mapping[str, Any]) -> str:
+def _summary_text(summary: Mapping[str, Any] | msgspec.Struct) -> str:
     try:
         return _encode(summary).decode()
     except (TypeError, ValueError, msgspec.MsgspecError) as error:

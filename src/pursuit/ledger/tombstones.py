@@ -1,4 +1,4 @@
-"""What stays of a forgotten stream: the place and hash of each event, and a `Forgotten` event in the audit.
+"""What stays of a forgotten stream: the number and hash of each event, and a `Forgotten` event in the audit.
 
 Invariant: events leave the ledger only in the transaction that appends their `Forgotten` event, and that event is
 hashed like any other. So a stream that was removed by an edit of the file has tombstones that no event covers.
@@ -6,17 +6,33 @@ hashed like any other. So a stream that was removed by an edit of the file has t
 
 from __future__ import annotations
 
+import os
+import secrets
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from hashlib import sha256
 
-from pursuit.core.audit import AUDIT, AnyAuditEvent, Forgotten, encode_audit
+from pursuit.core.audit import AUDIT, AnyAuditEvent, Forgotten, encode_audit, own_stream
 from pursuit.errors import InvalidArgument
 from pursuit.ledger.chain import GENESIS, SqlConnection, link
 from pursuit.ledger.contract import FORGOTTEN
 
 FORGETTABLE = frozenset(("mission", "attempt", "task"))
 """The kinds of streams that can be forgotten; others, such as the audit, are records about them."""
+
+
+_NUMBERED = "2:"
+"""Before a digest over numbers and hashes; one without it is of an older release, over positions, too."""
+
+
+def own_audit() -> str:
+    return _audit_of(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _audit_of(_pid: int) -> str:
+    return own_stream(secrets.token_hex(8))
 
 
 def require_forgettable(stream: str, kind: str) -> None:
@@ -31,8 +47,8 @@ def require_forgettable(stream: str, kind: str) -> None:
 def forget(connection: sqlite3.Connection, identity: int, now: float) -> None:
     """Removes the events, the text and the blobs of a stream, within the caller's transaction."""
     connection.execute(
-        "INSERT INTO tombstones (position, stream, seq, hash) "
-        "SELECT position, stream, seq, hash FROM events WHERE stream = ?",
+        "INSERT INTO tombstones (stream, seq, hash, position) "
+        "SELECT stream, seq, hash, position FROM events WHERE stream = ?",
         (identity,),
     )
     _record(connection, identity, now)
@@ -55,25 +71,21 @@ def forget(connection: sqlite3.Connection, identity: int, now: float) -> None:
 def cover_all(connection: sqlite3.Connection, now: float) -> None:
     """Records the streams that a release without `Forgotten` events forgot. A migration does this once."""
     for (identity,) in connection.execute("SELECT id FROM streams WHERE status = ?", (FORGOTTEN,)).fetchall():
-        _record(connection, identity, now)
+        _record(connection, identity, now, placed=True)
         connection.execute("UPDATE streams SET updated_at = ? WHERE id = ?", (now, identity))
 
 
 def check(connection: SqlConnection, covering: Mapping[str, Sequence[Forgotten]]) -> Iterator[str]:
     """What is wrong with the tombstones, given the `Forgotten` events of the audit."""
     rows = connection.execute(
-        "SELECT id, name, kind, created_at, updated_at, head_seq, head_hash, summary FROM streams WHERE status = ?",
-        (FORGOTTEN,),
+        "SELECT id, name, kind, created_at, updated_at, summary FROM streams WHERE status = ?", (FORGOTTEN,)
     ).fetchall()
-    for identity, name, kind, created_at, updated_at, seq, hash_, summary in rows:
-        count, last, digest = _digest(connection, identity)
-        if (count, last) != (seq, (seq, hash_)):
-            yield f"stream {name}: it was forgotten, and what stays of it was changed"
-            continue
+    for identity, name, kind, created_at, updated_at, summary in rows:
         events = covering.get(name, ())
-        if not any((event.seq, event.hash) == (seq, hash_.hex()) for event in events):
+        count, (seq, hash_), digests = _digests(connection, identity)
+        if not events:
             yield f"stream {name}: its events were removed, and no event of the audit says that it was forgotten"
-        elif not any(event.tombstones == digest for event in events):
+        elif not any((e.seq, e.seq, e.hash) == (count, seq, hash_.hex()) and e.tombstones in digests for e in events):
             yield f"stream {name}: it was forgotten, and what stays of it was changed"
         elif (kind, created_at, updated_at, summary) not in [(e.kind, e.created_at, e.at, "{}") for e in events]:
             yield f"stream {name}: it was forgotten, and its row in the listing was changed"
@@ -84,7 +96,7 @@ def check(connection: SqlConnection, covering: Mapping[str, Sequence[Forgotten]]
         yield f"stream number {identity}: it has tombstones and was not forgotten"
 
 
-def _record(connection: sqlite3.Connection, identity: int, now: float) -> None:
+def _record(connection: sqlite3.Connection, identity: int, now: float, *, placed: bool = False) -> None:
     row = connection.execute(
         "SELECT name, kind, status, created_at, head_seq, head_hash FROM streams WHERE id = ?", (identity,)
     ).fetchone()
@@ -97,34 +109,37 @@ def _record(connection: sqlite3.Connection, identity: int, now: float) -> None:
         created_at=created_at,
         seq=seq,
         hash=hash_.hex(),
-        tombstones=_digest(connection, identity)[2],
+        tombstones=_digests(connection, identity)[2][placed],
     )
-    _append_to_audit(connection, event, now)
+    _append_to_audit(connection, AUDIT if placed else own_audit(), event, now)
 
 
-def _digest(connection: SqlConnection, identity: int) -> tuple[int, tuple[int, bytes], str]:
-    """The number of tombstones of a stream, the last one's number and hash, and one hash over all of them."""
-    total, count, last = sha256(), 0, (0, GENESIS)
+def _digests(connection: SqlConnection, identity: int) -> tuple[int, tuple[int, bytes], tuple[str, str]]:
+    """The number of tombstones of a stream, the last one's number and hash, and its digests of both forms."""
+    numbered, placed, count, last = sha256(), sha256(), 0, (0, GENESIS)
     rows = connection.execute("SELECT position, seq, hash FROM tombstones WHERE stream = ? ORDER BY seq", (identity,))
     for position, seq, hash_ in rows:
-        total.update(f"{position} {seq} {hash_.hex() if isinstance(hash_, bytes) else hash_!r}\n".encode())
-        count, last = count + 1, (seq, hash_)
-    return count, last, total.hexdigest()
+        shown = hash_.hex() if isinstance(hash_, bytes) else str(hash_)
+        numbered.update(f"{seq} {shown}\n".encode())
+        placed.update(f"{position} {seq} {shown!r}\n".encode())
+        count, last = count + 1, (seq, hash_ if isinstance(hash_, bytes) else b"")
+    return count, last, (_NUMBERED + numbered.hexdigest(), placed.hexdigest())
 
 
-def _append_to_audit(connection: sqlite3.Connection, event: AnyAuditEvent, now: float) -> None:
+def _append_to_audit(connection: sqlite3.Connection, stream: str, event: AnyAuditEvent, now: float) -> None:
     """Appends on the transaction that removes the events: neither is stored without the other."""
-    row = connection.execute("SELECT id, head_seq, head_hash FROM streams WHERE name = ?", (AUDIT,)).fetchone()
+    find = "SELECT id, head_seq, head_hash FROM streams WHERE name = ?"
+    row = connection.execute(find, (stream,)).fetchone()
     if row is None:
         connection.execute(
             "INSERT INTO streams (name, kind, status, created_at, updated_at, head_seq, head_hash, summary) "
             "VALUES (?, ?, 'open', ?, ?, 0, ?, '{}')",
-            (AUDIT, AUDIT, now, now, GENESIS),
+            (stream, AUDIT, now, now, GENESIS),
         )
-        row = connection.execute("SELECT id, head_seq, head_hash FROM streams WHERE name = ?", (AUDIT,)).fetchone()
+        row = connection.execute(find, (stream,)).fetchone()
     identity, seq, hash_ = row
     type_, body = encode_audit(event)
-    linked = link(hash_, AUDIT, seq + 1, at=now, type_=type_, body=body)
+    linked = link(hash_, stream, seq + 1, at=now, type_=type_, body=body)
     connection.execute(
         "INSERT INTO events (stream, seq, at, type, body, hash) VALUES (?, ?, ?, ?, ?, ?)",
         (identity, seq + 1, now, type_, body, linked),

@@ -1,7 +1,7 @@
 """Copies a whole ledger into an empty one, between SQLite and PostgreSQL in either direction, and proves it.
 
-Numbers, times and hashes are copied as they are, so the copy has the same root. Invariant: a copy that was interrupted
-cannot be opened as a ledger; the same command goes on where it stopped, or starts again if the source has changed.
+Numbers, times, hashes and roots are copied unchanged, so the copy has the same root. Invariant: an interrupted copy
+cannot be opened as a ledger; the same command continues it, or starts again if the source has changed.
 """
 
 from __future__ import annotations
@@ -20,21 +20,29 @@ from pursuit.ledger.contract import Folds, Ledger, Verification, every_stream
 from pursuit.ledger.opening import address_of, open_ledger
 
 ROWS = 500
-"""Rows that are copied together: an interrupted copy does so many again at most."""
+"""Rows to copy together, and the maximum that an interrupted copy repeats."""
 
 _STREAMS = "id, name, kind, status, created_at, updated_at, head_seq, head_hash, summary"
 _TABLES = {
-    # table: columns, the key in whose order it is copied, and the number of columns of the key
-    "events": ("position, stream, seq, at, type, body, hash", "position", 1),
-    "tombstones": ("position, stream, seq, hash", "position", 1),
-    "blobs": ("digest, size, body", "digest", 1),
-    "blob_refs": ("stream, digest", "stream, digest", 2),
-    "texts": ("rowid, text", "rowid", 1),
+    # table: the key in whose order it is copied, and the other columns
+    "events": ("stream, seq", "at, type, body, hash, position"),
+    "tombstones": ("stream, seq", "hash, position"),
+    "sealed": ("stream, seq", "number"),
+    "roots": ("number", "events, at, hash"),
+    "blobs": ("digest", "size, body"),
+    "blob_refs": ("stream, digest", ""),
+    "texts": ("rowid", "text"),
 }
 
 
+_LAST_POSITION = (
+    "SELECT coalesce(max(position), 0) FROM "
+    "(SELECT position FROM events UNION ALL SELECT position FROM tombstones) AS ever"
+)
+
+
 async def transfer(source: Path, target: Path, folds: Folds | None = None) -> Verification:
-    """Copies one ledger into another, and returns what a check of the copy found.
+    """Copies one ledger into another, and returns the verification of the copy.
 
     Raises `InvalidArgument` if the target is a ledger with events, and `Conflict` if a mission of the source is driven.
     """
@@ -43,11 +51,11 @@ async def transfer(source: Path, target: Path, folds: Folds | None = None) -> Ve
         root = await _quiet_root(ledger)
         with _reading(source) as rows, _writing(target) as copy:
             if copy.begun() != root:
-                copy.begin(root)
+                copy.begin(root, rows.execute(_LAST_POSITION).fetchone()[0])
             for table in _TABLES:
                 _copy(rows, copy, table)
-            position = int(root.partition(":")[0])
-            copy.finish(rows.execute(f"SELECT {_STREAMS} FROM streams ORDER BY id").fetchall(), position)  # noqa: S608
+            streams = "streams" if address_of(source) is None else "listing"
+            copy.finish(rows.execute(f"SELECT {_STREAMS} FROM {streams} ORDER BY id").fetchall())  # noqa: S608
         if await ledger.root() != root:
             raise Conflict("the ledger has grown while it was copied; stop what uses it, then copy it again")
     finally:
@@ -58,7 +66,7 @@ async def transfer(source: Path, target: Path, folds: Folds | None = None) -> Ve
     finally:
         await copied.close()
     if found.root != root:
-        raise LedgerUnavailable(f"the copy has the root {found.root} and not {root}; do not use it", path=str(target))
+        raise LedgerUnavailable(f"the root of the copy is {found.root}, not {root}; do not use it", path=str(target))
     return found
 
 
@@ -66,12 +74,11 @@ def _existing(source: Path, target: Path) -> Ledger:
     if source.resolve() == target.resolve():
         raise InvalidArgument("the ledgers to copy from and to are the same", field="--to")
     if address_of(source) is None and not source.is_file():
-        raise InvalidArgument(f"there is no ledger at {source}", field="--from")
+        raise InvalidArgument(f"ledger {source} does not exist", field="--from")
     return open_ledger(source)
 
 
 async def _quiet_root(ledger: Ledger) -> str:
-    """The root of a ledger in which no mission is driven."""
     async for row in every_stream(ledger, kind="mission", status="running"):
         if await ledger.is_claimed(row.name):
             raise Conflict(f"{row.name} is being driven; stop that process before you copy its ledger", stream=row.name)
@@ -79,8 +86,9 @@ async def _quiet_root(ledger: Ledger) -> str:
 
 
 def _copy(rows: SqlConnection, copy: _IntoSqlite | _IntoPostgres, table: str) -> None:
-    """Copies the rows of a table behind the last one that the target has."""
-    columns, key, width = _TABLES[table]
+    """Copies the rows of a table after the last one in the target."""
+    key, others = _TABLES[table]
+    columns, width = f"{key}, {others}" if others else key, len(key.split(", "))
     marks = ", ".join("?" * width)
     backwards = ", ".join(f"{name} DESC" for name in key.split(", "))
     last = copy.rows().execute(f"SELECT {key} FROM {table} ORDER BY {backwards} LIMIT 1").fetchone()  # noqa: S608
@@ -125,7 +133,7 @@ def _writing(path: Path) -> Generator[_IntoSqlite | _IntoPostgres]:
 
 
 class _IntoSqlite:
-    """A copy in a file beside the target, which takes its name in the end."""
+    """A copy in a file beside the target, which is renamed to it in the end."""
 
     def __init__(self, path: Path, partial: Path) -> None:
         self._path = path
@@ -133,20 +141,21 @@ class _IntoSqlite:
         self._connection: sqlite3.Connection | None = None
 
     def begun(self) -> str | None:
-        """The root of the source whose copy was begun here; None if nothing was."""
+        """The root of the source whose copy was begun here; None without a copy."""
         if not self._partial.exists():
             return None
         row = self._open().execute("SELECT root FROM copying").fetchone()
         return None if row is None else row[0]
 
-    def begin(self, root: str) -> None:
-        """Removes what is there, and writes down what is copied now."""
+    def begin(self, root: str, position: int) -> None:
+        """Removes an older copy, and records the source of this one; events without a position get later ones."""
         self.close()
         for suffix in ("", "-wal", "-shm", "-gate"):
             self._partial.with_name(self._partial.name + suffix).unlink(missing_ok=True)
         connection = self._open()
         connection.execute("CREATE TABLE copying (root TEXT NOT NULL)")
         connection.execute("INSERT INTO copying VALUES (?)", (root,))
+        connection.execute("INSERT INTO sqlite_sequence VALUES ('events', ?)", (position,))
 
     def rows(self) -> SqlConnection:
         return self._open()
@@ -155,17 +164,19 @@ class _IntoSqlite:
         names = columns.split(", ")
         if table == "texts":
             rows = [(place, text.decode() if isinstance(text, bytes) else text) for place, text in rows]
+        elif table == "roots":
+            names, rows = [*names, "position"], [(*row, 0) for row in rows]
         connection = self._open()
         connection.execute("BEGIN")
         marks = ", ".join("?" for _ in names)
-        connection.executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", rows)  # noqa: S608
+        connection.executemany(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({marks})", rows)  # noqa: S608
         connection.execute("COMMIT")
 
-    def finish(self, streams: Sequence[Sequence[Any]], position: int) -> None:
-        """Stores the streams and the last position, and makes it a ledger."""
+    def finish(self, streams: Sequence[Sequence[Any]]) -> None:
+        """Stores the streams, and makes the copy a sealed ledger."""
         connection = self._open()
         self.put("streams", _STREAMS, streams)
-        connection.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'events'", (position,))
+        connection.execute("UPDATE roots SET position = (SELECT seq FROM sqlite_sequence WHERE name = 'events')")
         connection.execute("DROP TABLE copying")
         self.close()
         self._partial.rename(self._path)
@@ -186,7 +197,7 @@ class _IntoSqlite:
 @contextmanager
 def _into_sqlite(path: Path) -> Generator[_IntoSqlite | _IntoPostgres]:
     if path.exists():
-        raise InvalidArgument(f"{path} is there already; name a file that is not", field="--to")
+        raise InvalidArgument(f"{path} already exists; name a new file", field="--to")
     target = _IntoSqlite(path, path.with_name(f"{path.name}.partial"))
     try:
         yield target
@@ -197,7 +208,7 @@ def _into_sqlite(path: Path) -> Generator[_IntoSqlite | _IntoPostgres]:
 
 
 class _IntoPostgres:
-    """A copy in a schema that `prepare` refuses to open until it is whole."""
+    """A copy in a schema that `prepare` refuses to open until it is complete."""
 
     def __init__(self, connection: Any, index_words: Callable[[str], Iterable[str]]) -> None:
         self._connection = connection
@@ -208,15 +219,15 @@ class _IntoPostgres:
             return self._value("SELECT root FROM pursuit.copying")
         return None
 
-    def begin(self, root: str) -> None:
+    def begin(self, root: str, _position: int) -> None:
         with self._connection.transaction():
             self._connection.execute("SET LOCAL pursuit.forgetting = 'on'")
             self._connection.execute("DROP TABLE IF EXISTS pursuit.copying")
             self._connection.execute("CREATE TABLE pursuit.copying (root text NOT NULL)")
             self._connection.execute("INSERT INTO pursuit.copying VALUES (%s)", (root,))
-            tables = ", ".join(f"pursuit.{name}" for name in ("streams", *_TABLES, "words", "writers", "leases"))
+            tables = ", ".join(f"pursuit.{name}" for name in ("streams", *_TABLES, "grown", "writers", "leases"))
             self._connection.execute(f"TRUNCATE {tables}")
-            self._connection.execute("UPDATE pursuit.ledger SET position = 0, texts = 0, words = 0")
+            self._connection.execute("UPDATE pursuit.sealing SET seen = NULL")
 
     def rows(self) -> SqlConnection:
         return self
@@ -234,18 +245,20 @@ class _IntoPostgres:
                     values = (place, plain.encode(), list(counts), list(counts.values()))
                     cursor.execute("SELECT pursuit.put_text(%s, %s, %s::text[], %s::bigint[])", values)
                 return
+            if table == "streams":
+                columns = columns.replace("head_seq, head_hash", "summary_seq")
+                rows = [(*row[:7], row[8]) for row in rows]
             marks = ", ".join("%s" for _ in columns.split(", "))
             cursor.executemany(
                 f"INSERT INTO pursuit.{table} ({columns}) OVERRIDING SYSTEM VALUE VALUES ({marks})",  # noqa: S608
                 rows,
             )
 
-    def finish(self, streams: Sequence[Sequence[Any]], position: int) -> None:
+    def finish(self, streams: Sequence[Sequence[Any]]) -> None:
         with self._connection.transaction():
             self.put("streams", _STREAMS, streams)
             last = max((row[0] for row in streams), default=0)
             self._connection.execute(f"ALTER TABLE pursuit.streams ALTER COLUMN id RESTART WITH {int(last) + 1}")
-            self._connection.execute("UPDATE pursuit.ledger SET position = %s", (position,))
             self._connection.execute("DROP TABLE pursuit.copying")
 
     def _value(self, query: LiteralString) -> Any:
@@ -260,7 +273,6 @@ def _into_postgres(address: str, index_words: Callable[[str], Iterable[str]]) ->
     with psycopg.connect(connection_settings(address), autocommit=True) as connection:
         connection.execute("SET search_path = pursuit, pg_catalog")
         target = _IntoPostgres(connection, index_words)
-        row = connection.execute("SELECT position FROM pursuit.ledger").fetchone()
-        if target.begun() is None and row is not None and row[0]:
+        if target.begun() is None and connection.execute("SELECT 1 FROM pursuit.streams LIMIT 1").fetchone():
             raise InvalidArgument(f"{shown(address)} has a ledger with events; name an empty database", field="--to")
         yield target

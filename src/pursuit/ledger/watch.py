@@ -22,8 +22,6 @@ _PAGE = 1000
 
 
 class Growth(Protocol):
-    """What the bells ask of the database."""
-
     def last_position(self, known: int) -> int:
         """The position of the last event, or `known` if nothing was committed since the last question."""
         ...
@@ -54,8 +52,6 @@ class HungBell:
 
 
 class Bells:
-    """All bells of one open ledger."""
-
     def __init__(self, growth: Growth) -> None:
         self._growth = growth
         self._seen = growth.last_position(0)
@@ -84,12 +80,16 @@ class Bells:
         if first > self._seen + 1:
             self._ring_for_others(first - 1)
         self._seen = max(self._seen, last)
-        if self._hung:
-            for stream, by in grown:
+        hung = self._hung
+        for stream, by in grown if hung else ():
+            if None in hung:
                 self._ring(stream, by)
+            elif stream in hung:
+                for bell in hung[stream]:
+                    if bell is not by:
+                        bell.ring()
 
     def close(self) -> None:
-        """Wakes every waiter, with an error."""
         self._closed = True
         for bells in self._hung.values():
             for bell in bells:
@@ -153,7 +153,6 @@ Read = Callable[[str, int, int | None], Awaitable[list[StoredEvent]]]
 
 
 async def follow(bells: Bells, read: Read, stream: str, after: int) -> AsyncGenerator[StoredEvent, None]:
-    """Every event of a stream after `after`, past and future."""
     with bells.hang(stream) as bell:
         while True:
             events = await read(stream, after, _PAGE)

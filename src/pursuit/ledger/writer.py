@@ -1,8 +1,8 @@
 """The only writer of the ledger: everything that is queued is committed together.
 
 Invariant: every queued request gets exactly one outcome, whatever happens to the tasks that wait for it, and a
-transaction never spans a turn of the event loop. No request has an outcome before its transaction is committed, and a
-refused append leaves no row behind.
+transaction never spans a turn of the event loop. A request gets its outcome only after its transaction is committed,
+and a refused append leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -12,36 +12,32 @@ import math
 import random
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain, compress
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
-import anyio.lowlevel
 import msgspec
 
 from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable, PursuitError
-from pursuit.ledger.chain import GENESIS, link
+from pursuit.ledger.chain import GENESIS, link_all
 from pursuit.ledger.contract import ANY, FORGOTTEN, Anywhere, Bell, Draft, Head
-from pursuit.ledger.schema import PATIENCE_SECONDS, Handles, displaced, is_busy, unavailable
+from pursuit.ledger.locks import displaced
+from pursuit.ledger.schema import PATIENCE_SECONDS, Handles, is_busy, unavailable
 from pursuit.ledger.watch import Bells
 
 _REMEMBERED = 20_000
 
-_INSERT_EVENT = "INSERT INTO events (stream, seq, at, type, body, hash) VALUES (?, ?, ?, ?, ?, ?)"
 _TOGETHER = 20
-# A row among twenty costs half of a statement of its own. OR ROLLBACK: to abort only the statement, SQLite would first
+# A row among twenty costs half of a separate statement. OR ROLLBACK: to abort only the statement, SQLite would first
 # copy every page that it changes, and a refused batch is rolled back anyway.
-_INSERT_EVENTS = (
-    "INSERT OR ROLLBACK INTO events (stream, seq, at, type, body, hash) VALUES (?, ?, ?, ?, ?, ?)"
-    + ", (?, ?, ?, ?, ?, ?)" * (_TOGETHER - 1)
-)
+_INSERT_EVENT = "INSERT OR ROLLBACK INTO events (stream, seq, at, type, body, hash) VALUES (?, ?, ?, ?, ?, ?)"
+_INSERTS = [_INSERT_EVENT + ", (?, ?, ?, ?, ?, ?)" * more for more in range(_TOGETHER)]
+_COLUMNS = 6
 _INSERT_STREAM = (
     "INSERT INTO streams (name, kind, status, created_at, updated_at, head_seq, head_hash, summary) "
     "VALUES (?, ?, ?, ?, ?, 0, ?, '{}')"
 )
-_LAST_ROW = "SELECT last_insert_rowid()"
 _MOVE_HEAD = "UPDATE streams SET head_seq = ?, head_hash = ?, updated_at = ? WHERE id = ?"
 _SET_SUMMARY = "UPDATE streams SET head_seq = ?, head_hash = ?, updated_at = ?, summary = ? WHERE id = ?"
 # Separate from the head: naming the status in every update would rewrite its index entry every time.
@@ -50,11 +46,14 @@ _INSERT_BLOB = "INSERT OR IGNORE INTO blobs (digest, size, body) VALUES (?, ?, ?
 _SET_TEXT = "INSERT OR REPLACE INTO texts (rowid, text) VALUES (?, ?)"
 _INSERT_REF = "INSERT OR IGNORE INTO blob_refs (stream, digest) VALUES (?, ?)"
 
-_Row = tuple[int, int, float, str, bytearray, bytearray]
+Waiter = asyncio.Future[Head]
 
 
 class AppendRequest(msgspec.Struct, kw_only=True, eq=False):
-    """An append that waits for its commit; `outcome` is set once, when the outcome is known for good."""
+    """An append that waits for its commit; its outcome is set once, when it is final.
+
+    A writer in the event loop sets the future `waiter` once it is committed.
+    """
 
     stream: str
     expected: int | Anywhere
@@ -68,10 +67,11 @@ class AppendRequest(msgspec.Struct, kw_only=True, eq=False):
     epoch: int | None = None
     """The holder of a lease that writes; only PostgreSQL has leases."""
     outcome: Head | PursuitError | None = None
+    waiter: Waiter | None = None
 
 
-class _Tip(msgspec.Struct, frozen=True, gc=False):
-    """What the writer remembers of a stream."""
+class _Tip(msgspec.Struct, gc=False):
+    """The writer's view of a stream: as stored, or as the current transaction leaves it."""
 
     id: int
     seq: int
@@ -79,22 +79,8 @@ class _Tip(msgspec.Struct, frozen=True, gc=False):
     status: str
     at: float
     """When its last event was stored."""
-
-
-@dataclass(slots=True)
-class Staged:
-    """What a transaction will have done once it is committed, with the positions of its first and last event."""
-
-    outcomes: list[tuple[AppendRequest, Head | PursuitError]] = field(
-        default_factory=list[tuple[AppendRequest, Head | PursuitError]]
-    )
-    tips: dict[str, _Tip] = field(default_factory=dict[str, _Tip])
-    first: int = 0
-    last: int = 0
-
-    def stored(self) -> list[tuple[str, Bell | None]]:
-        """The streams that grew, each with the bell that must not ring for it."""
-        return [(request.stream, request.by) for request, outcome in self.outcomes if isinstance(outcome, Head)]
+    summary: str | None = None
+    """The summary from this transaction."""
 
 
 class Committer:
@@ -105,108 +91,111 @@ class Committer:
         self._clock = clock
         self._tips: dict[str, _Tip] = {}
         self._version = -1
+        self.first = self.last = 0
+        """The positions of its first and last event."""
 
     def begin(self) -> None:
-        """Takes SQLite's write lock; the cached tips stay only if no other connection has written since."""
+        """Takes SQLite's write lock; drops the cached tips if another connection has written since."""
         self._connection.execute("BEGIN IMMEDIATE")
         version: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
         if version != self._version or len(self._tips) > _REMEMBERED:
             self._tips.clear()
             self._version = version
 
-    def stage(self, requests: Sequence[AppendRequest]) -> Staged:
-        """Checks each request against the head that those before it leave, and writes the rows of the valid ones."""
+    def stage(self, requests: Sequence[AppendRequest]) -> None:
+        """Checks each request against the head after the preceding requests, and writes the rows of the valid ones."""
         now = self._clock()
-        staged = Staged()
-        events: list[_Row] = []
-        summaries: dict[str, str] = {}
+        tips = self._tips
+        moved: dict[str, _Tip] = {}
+        events: list[Any] = []
         for request in requests:
-            tip = staged.tips.get(request.stream) or self._find(request.stream)
-            refusal = _refusal(request, tip)
-            if refusal is not None:
-                staged.outcomes.append((request, refusal))
-                continue
+            stream, drafts = request.stream, request.events
+            tip = tips[stream] if stream in tips else self._find(stream)
+            if tip is None or request.expected != tip.seq or tip.status == FORGOTTEN:
+                refusal = _refusal(request, tip)
+                if refusal is not None:
+                    request.outcome = refusal
+                    continue
             if tip is None:
-                tip = self._create(request, now)
-            seq, hash_ = tip.seq, tip.hash
-            for draft in request.events:
+                tip = tips[stream] = self._create(request, now)
+            moved[stream] = tip
+            identity, seq = tip.id, tip.seq
+            hashes = link_all(tip.hash, stream, seq, at=now, drafts=drafts)
+            for place, draft in enumerate(drafts):
                 seq += 1
-                hash_ = link(hash_, request.stream, seq, at=now, type_=draft.type, body=draft.body)
+                hash_ = hashes[place]
                 # Byte arrays: for bytes the sqlite3 module first searches an adapter, which costs more than a copy.
-                events.append((tip.id, seq, now, draft.type, bytearray(draft.body), bytearray(hash_)))
+                events += (identity, seq, now, draft.type, bytearray(draft.body), bytearray(hash_))
+                tip.hash, tip.at = hash_, now
+            tip.seq = seq
             if request.summary is not None:
-                summaries[request.stream] = request.summary
-            status = self._store_extras(request, tip)
-            staged.tips[request.stream] = _Tip(tip.id, seq, hash_, status, now if request.events else tip.at)
-            staged.outcomes.append((request, Head(seq, hash_)))
-        if events:
-            self._insert(events)
-            staged.last = self._connection.execute(_LAST_ROW).fetchone()[0]
-            staged.first = staged.last - len(events) + 1
-        self._move_heads(staged.tips, summaries)
-        return staged
+                tip.summary = request.summary
+            if request.status is not None or request.blobs or request.text is not None:
+                self._store_extras(request, tip)
+            request.outcome = Head(seq, tip.hash)
+        self._insert(events)
+        self._move_heads(moved.values())
 
-    def commit(self, staged: Staged) -> None:
-        """Commits durably; only now do the requests get their outcome."""
+    def commit(self) -> None:
+        """Commits durably."""
         self._connection.execute("COMMIT")
-        self._tips.update(staged.tips)
-        for request, outcome in staged.outcomes:
-            request.outcome = outcome
 
     def roll_back(self) -> None:
-        """Rolls back what has begun; harmless if SQLite has already done so."""
+        """Rolls back the transaction; harmless if SQLite has already done so."""
         self._tips.clear()
         self._version = -1
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
     def _find(self, stream: str) -> _Tip | None:
-        tip = self._tips.get(stream)
-        if tip is None:
-            row = self._connection.execute(
-                "SELECT id, head_seq, head_hash, status, updated_at FROM streams WHERE name = ?", (stream,)
-            ).fetchone()
-            if row is not None:
-                tip = self._tips[stream] = _Tip(*row)
+        row = self._connection.execute(
+            "SELECT id, head_seq, head_hash, status, updated_at FROM streams WHERE name = ?", (stream,)
+        ).fetchone()
+        if row is None:
+            return None
+        tip = self._tips[stream] = _Tip(*row)
         return tip
 
-    def _insert(self, events: Sequence[_Row]) -> None:
+    def _insert(self, values: list[Any]) -> None:
         """Writes the events, most of them together."""
-        whole = len(events) - len(events) % _TOGETHER
-        for first in range(0, whole, _TOGETHER):
-            self._connection.execute(_INSERT_EVENTS, list(chain.from_iterable(events[first : first + _TOGETHER])))
-        self._connection.executemany(_INSERT_EVENT, events[whole:])
+        self.first = self.last = 0
+        step = _COLUMNS * _TOGETHER
+        for begin in range(0, len(values), step):
+            rows = values[begin : begin + step]
+            self.last = self._connection.execute(_INSERTS[len(rows) // _COLUMNS - 1], rows).lastrowid or 0
+        if values:
+            self.first = self.last - len(values) // _COLUMNS + 1
 
     def _create(self, request: AppendRequest, now: float) -> _Tip:
         status = request.status or ""
         values = (request.stream, request.kind, status, now, now, GENESIS)
-        self._connection.execute(_INSERT_STREAM, values)
-        identity: int = self._connection.execute(_LAST_ROW).fetchone()[0]
-        return _Tip(identity, 0, GENESIS, status, now)
+        return _Tip(self._connection.execute(_INSERT_STREAM, values).lastrowid or 0, 0, GENESIS, status, now)
 
-    def _move_heads(self, tips: Mapping[str, _Tip], summaries: Mapping[str, str]) -> None:
+    def _move_heads(self, tips: Iterable[_Tip]) -> None:
         """Writes the new head of each stream, once for all its appends, and its summary."""
-        plain = [(tip.seq, bytearray(tip.hash), tip.at, tip.id) for name, tip in tips.items() if name not in summaries]
+        plain: list[tuple[Any, ...]] = []
+        described: list[tuple[Any, ...]] = []
+        for tip in tips:
+            if tip.summary is None:
+                plain.append((tip.seq, bytearray(tip.hash), tip.at, tip.id))
+            else:
+                described.append((tip.seq, bytearray(tip.hash), tip.at, tip.summary, tip.id))
+                tip.summary = None
         if plain:
             self._connection.executemany(_MOVE_HEAD, plain)
-        if summaries:
-            described = [
-                (tips[name].seq, bytearray(tips[name].hash), tips[name].at, text, tips[name].id)
-                for name, text in summaries.items()
-            ]
+        if described:
             self._connection.executemany(_SET_SUMMARY, described)
 
-    def _store_extras(self, request: AppendRequest, tip: _Tip) -> str:
-        """Writes what comes with the events, and returns the new status."""
-        status = tip.status if request.status is None else request.status
-        if status != tip.status:
-            self._connection.execute(_SET_STATUS, (status, tip.id))
+    def _store_extras(self, request: AppendRequest, tip: _Tip) -> None:
+        """Writes the blobs and the text that come with the events."""
+        if request.status is not None and request.status != tip.status:
+            self._connection.execute(_SET_STATUS, (request.status, tip.id))
+            tip.status = request.status
         for digest, body in request.blobs:
             self._connection.execute(_INSERT_BLOB, (digest, len(body), body))
             self._connection.execute(_INSERT_REF, (tip.id, digest))
         if request.text is not None:
             self._connection.execute(_SET_TEXT, (tip.id, request.text))
-        return status
 
 
 def _refusal(request: AppendRequest, tip: _Tip | None) -> PursuitError | None:
@@ -238,53 +227,28 @@ def refused(request: AppendRequest, why: str, actual: int) -> PursuitError:
 
 
 MOST_IN_A_BATCH = 256
-"""Bounds how long one commit may block the event loop."""
+"""Limits the time for which one commit blocks the event loop."""
 
 _COURTESY_SECONDS = 1.0
-"""How long to wait in the write queue before ignoring it: its holder may be stopped, and SQLite's lock still holds."""
+"""Seconds in the write queue before ignoring it: its holder may be stopped, and SQLite's lock still protects."""
 
 
 class _Batch:
-    """Requests that share a commit; the task that opened the batch commits it.
+    """Requests that share a commit. A `young` batch waits one turn of the event loop before its commit."""
 
-    Each follower waits on a future of its own, which costs less than an event for all and can be cancelled alone.
-    A `young` batch has a turn of the event loop before its commit.
-    """
+    __slots__ = ("began", "done", "requests", "young")
 
-    __slots__ = ("done", "followers", "requests", "young")
-
-    def __init__(self, first: AppendRequest) -> None:
-        self.requests = [first]
-        self.followers: list[asyncio.Future[None]] = []
+    def __init__(self) -> None:
+        self.requests: list[AppendRequest] = []
         self.young = True
+        self.began = time.monotonic()
         self.done = asyncio.Event()
-
-    def join(self, request: AppendRequest) -> asyncio.Future[None]:
-        """Adds a request; the future is done when it has its outcome."""
-        self.requests.append(request)
-        follower: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.followers.append(follower)
-        return follower
-
-    def leave_out_cancelled(self) -> None:
-        """Drops the requests whose tasks were cancelled meanwhile: nothing is stored for them."""
-        staying = [not follower.cancelled() for follower in self.followers]
-        if not all(staying):
-            self.requests = [self.requests[0], *compress(self.requests[1:], staying)]
-            self.followers = list(compress(self.followers, staying))
-
-    def end(self) -> None:
-        """Wakes all followers: the requests have their outcomes."""
-        self.done.set()
-        for follower in self.followers:
-            if not follower.done():
-                follower.set_result(None)
 
 
 class Writer:
-    """Group commit without a task of its own: the first appender leads, those that come meanwhile follow.
+    """Group commit without a task: the first append schedules a commit in the next turn of the event loop.
 
-    `patience` is how long another process may keep the ledger locked before an append fails.
+    An append fails if another process keeps the ledger locked for longer than `patience` seconds.
     """
 
     def __init__(
@@ -305,107 +269,111 @@ class Writer:
         self._unfinished: set[_Batch] = set()
         self._closed = False
 
-    async def append(self, request: AppendRequest) -> Head:
-        """Stores one request together with all that are queued; one that is cancelled before its commit is left out."""
-        if self._filling is None or not self._filling.young:
-            # A young batch leaves time for a cancellation to arrive: checking for one costs more than the wait.
-            await anyio.lowlevel.checkpoint_if_cancelled()
+    def append(self, request: AppendRequest) -> Waiter:
+        """Queues a request and returns the future of its outcome; if that is cancelled first, nothing is stored."""
         if self._closed:
             raise LedgerUnavailable(f"the ledger {self._path} is closed; open it again", path=str(self._path))
+        loop = asyncio.get_running_loop()
+        waiter = request.waiter = asyncio.Future(loop=loop)
         batch = self._filling
-        if batch is None:
-            batch = self._filling = _Batch(request)
-            with anyio.CancelScope(shield=True):
-                await self._lead(batch)
-        else:
-            ended = batch.join(request)
-            if len(batch.requests) >= MOST_IN_A_BATCH:
-                self._filling = None
-            try:
-                await ended
-            except asyncio.CancelledError:
-                # The cancellation of a scope is delivered again at the next await, so the outcome can be returned.
-                if request.outcome is None or anyio.current_effective_deadline() != -math.inf:
-                    raise
-        if isinstance(request.outcome, Head):
-            return request.outcome
-        raise request.outcome or self._gave_up()
+        # A young batch leaves time for the cancellation of a scope to arrive; an older one may not.
+        if batch is None or (not batch.young and anyio.current_effective_deadline() == -math.inf):
+            batch = self._filling = _Batch()
+            self._unfinished.add(batch)
+            loop.call_soon(self._turned, batch)
+        batch.requests.append(request)
+        if len(batch.requests) >= MOST_IN_A_BATCH:
+            self._filling = None
+        return waiter
 
     async def close(self) -> None:
-        """Refuses new appends, and returns when the queued ones have their outcome."""
+        """Refuses new appends, and returns once the queued ones have their outcome."""
         self._closed = True
         for batch in tuple(self._unfinished):
             await batch.done.wait()
 
-    async def _lead(self, batch: _Batch) -> None:
-        self._unfinished.add(batch)
-        began = time.monotonic()
-        try:
-            # One turn of the loop: the tasks that are ready to append now join the batch.
-            await asyncio.sleep(0)
+    def _turned(self, batch: _Batch) -> None:
+        """One turn of the loop has passed: all tasks that were ready to append have joined; with company, one more."""
+        if batch.young and len(batch.requests) > 1:
             batch.young = False
-            if batch.followers:
-                await asyncio.sleep(0)
-            while True:
-                waited = time.monotonic() - began
-                if self._try_commit(batch, courteous=waited < _COURTESY_SECONDS) or waited > self._patience:
-                    break
-                await anyio.sleep(random.uniform(0.0005, 0.003))  # noqa: S311 - jitter needs no secrecy
-        except asyncio.CancelledError:
-            # A plain `task.cancel()` goes through the shield; the followers still get their commit.
-            self._try_commit(batch, courteous=False)
+            asyncio.get_running_loop().call_soon(self._turned, batch)
+            return
+        batch.young = False
+        waited = time.monotonic() - batch.began
+        try:
+            stored = self._try_commit(batch, courteous=waited < _COURTESY_SECONDS)
+        except BaseException as error:
+            self._end(batch, error)
             raise
-        finally:
-            self._end(batch)
+        if stored or waited > self._patience:
+            self._end(batch, None if stored else self._gave_up())
+        else:
+            pause = random.uniform(0.0005, 0.003)  # noqa: S311 - jitter needs no secrecy
+            asyncio.get_running_loop().call_later(pause, self._turned, batch)
 
-    def _end(self, batch: _Batch) -> None:
-        for request in batch.requests:
-            request.outcome = request.outcome or self._gave_up()
+    def _end(self, batch: _Batch, error: BaseException | None) -> None:
+        """Ends the batch: requests without an outcome fail with this error."""
         self._stop_filling(batch)
         self._unfinished.discard(batch)
-        batch.end()
+        batch.done.set()
+        if error is not None:
+            _fail(batch.requests, error)
 
     def _try_commit(self, batch: _Batch, *, courteous: bool) -> bool:
-        """One try, without waiting: False if another process is writing, else every request has its outcome."""
+        """Tries to commit without waiting: False if another process is writing, else every request has its outcome."""
         if not self._queue.try_enter() and courteous:
             return False
-        batch.leave_out_cancelled()
+        # Requests whose tasks were cancelled meanwhile are not stored.
+        batch.requests = [one for one in batch.requests if one.waiter is not None and not one.waiter.cancelled()]
         try:
             self._commit(batch.requests)
         except sqlite3.Error as error:
             if is_busy(error):
                 return False
-            # One by one, so a value that SQLite refuses fails its own append and no other.
+            # One by one: a value that SQLite refuses fails only its own append.
             for request in batch.requests:
                 self._commit_alone(request)
         except LedgerUnavailable as error:
-            for request in batch.requests:
-                request.outcome = LedgerUnavailable(error.message, **error.details)
+            _fail(batch.requests, error)
         finally:
             self._queue.leave()
         self._stop_filling(batch)
         return True
 
     def _commit(self, requests: Sequence[AppendRequest]) -> None:
+        """Commits these together; only then do they get their outcome, and bells ring."""
+        if not requests:
+            return
+        committer = self._committer
         try:
-            self._committer.begin()
-            staged = self._committer.stage(requests)
+            committer.begin()
+            committer.stage(requests)
             lost = displaced(self._path, self._file)
             if lost is not None:
                 raise lost
-            self._committer.commit(staged)
+            committer.commit()
         except BaseException:
-            self._committer.roll_back()
+            committer.roll_back()
             raise
-        self._bells.committed(staged.first, staged.last, staged.stored())
+        stored: list[tuple[str, Bell | None]] = []
+        for request in requests:
+            outcome = request.outcome
+            if request.waiter is None:
+                continue
+            if type(outcome) is Head:
+                request.waiter.set_result(outcome)
+                stored.append((request.stream, request.by))
+            elif isinstance(outcome, PursuitError):
+                request.waiter.set_exception(outcome)
+        self._bells.committed(committer.first, committer.last, stored)
 
     def _commit_alone(self, request: AppendRequest) -> None:
         try:
             self._commit([request])
         except sqlite3.Error as error:
-            request.outcome = unavailable(self._path, error)
+            _fail([request], unavailable(self._path, error))
         except LedgerUnavailable as error:
-            request.outcome = error
+            _fail([request], error)
 
     def _stop_filling(self, batch: _Batch) -> None:
         if self._filling is batch:
@@ -416,3 +384,11 @@ class Writer:
             f"nothing was stored in the ledger {self._path}: another process kept it locked; try again",
             path=str(self._path),
         )
+
+
+def _fail(requests: Iterable[AppendRequest], error: BaseException) -> None:
+    """Sets this error for requests without an outcome; each gets its own copy of our errors."""
+    for request in requests:
+        if request.waiter is not None and not request.waiter.done():
+            own = LedgerUnavailable(error.message, **error.details) if isinstance(error, LedgerUnavailable) else error
+            request.waiter.set_exception(own)

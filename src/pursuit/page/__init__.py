@@ -1,4 +1,4 @@
-"""The operator's page: what runs, why it waits, what it cost, what it wants to do next, and a yes or no.
+"""The operator's web page: missions, their state, cost and next steps, and pending approvals.
 
 `pursuit serve --http` serves it beside MCP, `pursuit page` opens it.
 """
@@ -36,7 +36,6 @@ VIEWS: tuple[Callable[[Page], None], ...] = (
 async def open_page(
     runtime: Runtime, sessions: Sessions, settings: LiveSettings | None = None
 ) -> AsyncGenerator[list[Route]]:
-    """The routes of the page over an open runtime."""
     async with anyio.create_task_group() as group:
         live = Live(runtime.runner.ledger, group, settings)
         yield [Page(runtime, sessions, live, VIEWS).route()]

@@ -17,50 +17,32 @@ DONE: Final[Mapping[str, str]] = {
     "arguments": "Approved for these arguments.",
     "mission": "Approved for this tool in this mission.",
     "denied": "Denied.",
-    "more": "Your yes counts; another person must agree.",
+    "more": "Your approval is recorded; another person must approve, too.",
 }
-"""What an answer did, by the word that it puts into the address."""
+"""The effect of an answer, by its keyword in the address."""
 
 
 def add(page: Page) -> None:
-    """Adds the inbox."""
-    page.get("/approvals", inbox)
-    page.get("/approvals/live", inbox_live)
+    page.view("/approvals", inbox, "approvals.html")
     page.get("/approvals/{approval_id}", detail)
     page.post("/approvals/{approval_id}", answer, scope=SCOPE)
     page.post("/approvals/{approval_id}/reveal", detail, scope=SCOPE)
 
 
-async def inbox(view: PageView) -> Response:
-    """The questions that wait, the oldest mission first."""
+async def inbox(view: PageView) -> dict[str, Any]:
     notice = DONE.get(view.query.get("done", ""), "")
-    return view.render("approvals.html", title="Approvals", notice=notice, **await _inbox(view))
-
-
-async def inbox_live(view: PageView) -> Response:
-    """The same as it changes."""
-
-    async def render() -> str:
-        return view.text("_approvals.html", **await _inbox(view))
-
-    return view.live("approvals", render)
-
-
-async def _inbox(view: PageView) -> dict[str, Any]:
-    return {"approvals": await Approvals(view.service).open()}
+    return {"title": "Approvals", "notice": notice, "approvals": await Approvals(view.service).open()}
 
 
 async def detail(view: PageView) -> Response:
-    """One question whole: its arguments, what changed, and the tool's definition. It is recorded that it was seen."""
     approval_id, reveal = view.path("approval_id"), view.request.method == "POST"  # the button that reveals secrets
-    found = await Approvals(view.service).detail(approval_id, reveal=reveal, caller=view.session.caller)
+    found = await Approvals(view.service).show(approval_id, reveal=reveal, caller=view.session.caller)
     if "hx-request" in view.request.headers:
-        return view.fragment("_approval.html", one=found.asked, found=found, csrf=view.session.csrf)
-    return view.render("approval.html", title=f"May {found.asked.tool} be called?", one=found.asked, found=found)
+        return view.fragment("_approval.html", one=found, csrf=view.session.csrf)
+    return view.render("approval.html", title=f"May {found.tool} be called?", one=found)
 
 
 async def answer(view: PageView) -> Response:
-    """A yes of some width, or a no; one that comes too late says so."""
     said = cast("Permission", view.form.get("answer", ""))  # the service checks it
     reason, revealed = view.form.get("reason") or None, "revealed" in view.form
     answered = await Approvals(view.service).answer(

@@ -1,8 +1,8 @@
-"""Live fragments: one rendering for all viewers of the same thing, sent as server-sent events.
+"""Live fragments: one rendering, sent to all its viewers as server-sent events.
 
-A channel renders when its streams grow, at most so often a second, and hands the newest fragment to its viewers; a slow
-viewer skips what it had no time for. The id of an event is a digest of its fragment: a viewer that reconnects with the
-last id gets the fragment only if it differs.
+A channel renders when its streams grow, at a limited rate, and gives the newest fragment to its viewers; a slow viewer
+skips fragments. The id of an event is a digest of its fragment: a viewer that reconnects with the last id gets the
+fragment only if it differs.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _log = logging.getLogger(__name__)
 Render = Callable[[], Awaitable[str]]
 
 CSRF_MARK: Final = f"csrf-{secrets.token_hex(16)}"
-"""Stands for the viewer's CSRF token in a fragment that all viewers share. It is random: no tool can write it."""
+"""The placeholder for the viewer's CSRF token in shared fragments. It is random, so no tool can forge it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSettings:
-    """How often a viewer gets an update at most, and the times of silence."""
+    """The maximum rate of updates, and the times of silence."""
 
     interval: float = 0.2
     look_again: float = 5.0
-    """Seconds after which a fragment is rendered again without an event: a driver that dies writes none."""
+    """Seconds after which a fragment is rendered again without an event: a dying driver writes none."""
     rest: float = 3.0
-    """How much longer a channel rests than it took to render: on a busy machine viewers see fewer updates."""
+    """The ratio of a channel's pause to its rendering time: on a busy machine viewers see fewer updates."""
     heartbeat: float = 15.0
-    """Seconds of silence before a comment is sent: a dead connection is noticed by it."""
+    """Seconds of silence before a comment is sent, to detect dead connections."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,12 +75,12 @@ class Live:
         csrf: str = "",
         valid: Callable[[], bool] = lambda: True,
     ) -> AsyncGenerator[bytes]:
-        """The events of a viewer: the newest fragment whenever it differs from the `last` one.
+        """Yields a viewer's events: the newest fragment whenever it differs from the `last` one.
 
-        `key` names what is rendered: viewers with the same key share it. It grows with `stream`, or with any stream.
-        What also grows elsewhere, such as the output of a command, is looked at `every` so many seconds. It ends once
-        the viewer's session is not `valid` any more. Raises `InvalidArgument` here if no stream can have that name: in
-        the task of the channel it would end the server.
+        Viewers with the same `key` share a rendering. It is repeated when `stream` (or any stream) grows, and `every`
+        few seconds for content outside the ledger, such as the output of a command. Ends when the viewer's session is
+        no longer `valid`. Raises `InvalidArgument` for an impossible stream name: raised in the channel's task, it
+        would end the server.
         """
         bell = self._ledger.bell(stream)
         return self._events(_Channel(key, render, bell, every or self.settings.look_again), last, csrf, valid)
@@ -109,7 +109,6 @@ class Live:
                     del self._channels[channel.key]
 
     async def _run(self, channel: _Channel) -> None:
-        """Renders for the viewers of one channel until the last one has gone."""
         with channel.scope, channel.bell as bell:
             while True:
                 began = anyio.current_time()
@@ -126,7 +125,7 @@ class Live:
 
 
 async def _body(render: Render) -> str:
-    """A fragment, or a sentence where it cannot be rendered: one view must not end the server."""
+    """A fragment, or a sentence if rendering fails: one view must not end the server."""
     try:
         return await render()
     except PursuitError as error:  # the mission was forgotten, or the ledger cannot be read now

@@ -1,61 +1,55 @@
-"""The missions: the list, what needs a person first, and one mission with its buttons."""
+"""The views of missions: the list, starting with those that need a person, and a mission with its controls."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, get_args
 from urllib.parse import urlencode
 
-from markupsafe import Markup
 from starlette.responses import Response
 
 from pursuit.core.caps import CAPS
-from pursuit.core.state import MissionState
+from pursuit.core.state import TERMINAL, MissionState
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.page.app import Page, PageView
-from pursuit.reports.plots import line_plot
-from pursuit.reports.wording import best_words, figure, number, sign, why
+from pursuit.reports.html import metric_plots
+from pursuit.reports.view import MetricView, headline, metric_views
+from pursuit.reports.wording import best_words, why
 from pursuit.service.queries import SHOWN_STATUSES, MissionFilter, ShownStatus
+from pursuit.service.service import Service
 from pursuit.service.timeline import MissionNow
 
 FILTERS: Final = ("status", "words", "caller", "queue", "since", "until")
 
 
+ORDERS: Final = (
+    ("pause", Service.pause, "paused"),
+    ("abort", Service.abort, "aborted"),
+    ("complete", Service.complete, "completed"),
+)
+"""Commands with a reason, and the keyword that each puts into the address."""
+
+
 def add(page: Page) -> None:
-    """Adds the views of missions."""
-    page.get("/missions", listing)
-    page.get("/missions/live", listing_live)
+    page.view("/missions", listing, "missions.html")
     page.get("/missions/{mission_id}", mission)
-    page.get("/missions/{mission_id}/live", mission_live)
-    page.get("/missions/{mission_id}/course", course)
+    page.live("/missions/{mission_id}", _mission, "_mission.html", stream="mission_id")
     page.get("/missions/{mission_id}/plots", plots)
-    for verb, handler in (("pause", pause), ("resume", resume), ("abort", abort), ("complete", complete)):
-        page.post(f"/missions/{{mission_id}}/{verb}", handler)
+    for verb, order, done in ORDERS:
+        page.post(f"/missions/{{mission_id}}/{verb}", partial(_order, order, done))
+    page.post("/missions/{mission_id}/resume", resume)
     page.post("/missions/{mission_id}/extend", extend)
 
 
-async def listing(view: PageView) -> Response:
-    """Missions: what needs a person, then what runs, then what ended."""
-    shown = await _listing(view)
-    return view.render("missions.html", title="Missions", **shown)
-
-
-async def listing_live(view: PageView) -> Response:
-    """The same list as it changes."""
-
-    async def render() -> str:
-        return view.text("_missions.html", **await _listing(view))
-
-    return view.live(f"missions {view.request.url.query}", render)
-
-
-async def _listing(view: PageView) -> dict[str, Any]:
+async def listing(view: PageView) -> dict[str, Any]:
     wanted = _filter(view)
     found = await view.service.overview(wanted, cursor=view.query.get("cursor"))
     chosen = {name: value for name in FILTERS if (value := view.query.get(name))}
     more = urlencode({**chosen, "cursor": found.next_cursor or ""})
     return {
+        "title": "Missions",
         "found": found,
         "chosen": chosen,
         "more": more,
@@ -67,7 +61,6 @@ async def _listing(view: PageView) -> dict[str, Any]:
 
 
 def _filter(view: PageView) -> MissionFilter:
-    """The filter in the address; raises with every fault."""
     faults: list[Fault] = []
     status = view.query.get("status") or None
     if status is not None and status not in get_args(ShownStatus):
@@ -93,64 +86,41 @@ def _filter(view: PageView) -> MissionFilter:
 
 DONE: Final[Mapping[str, str]] = {
     "paused": "The mission is paused.",
-    "resumed": "The mission goes on.",
-    "allowed": "The mission may go on; the command below drives it.",
-    "aborted": "The mission is ordered to end as terminated.",
-    "completed": "The mission is ordered to end as completed.",
-    "extended": "The budget is raised.",
+    "resumed": "The mission continues.",
+    "allowed": "The mission may continue; run the command below.",
+    "aborted": "The mission will end as terminated.",
+    "completed": "The mission will end as completed.",
+    "extended": "The budget was raised.",
 }
-"""What a button did, by the word that it puts into the address."""
-_ENDED = ("completed", "terminated")
+"""The effect of a button, by its keyword in the address."""
 
 
 async def mission(view: PageView) -> Response:
-    """One mission: why it runs or waits, its criteria, its budget, and its buttons."""
     shown = await _mission(view)
     notice = DONE.get(view.query.get("done", ""), "")
-    return view.render("mission.html", notice=notice, **shown)
-
-
-async def mission_live(view: PageView) -> Response:
-    """The same as it changes."""
-    mission_id = view.path("mission_id")
-
-    async def render() -> str:
-        return view.text("_mission.html", **await _mission(view))
-
-    return view.live(f"mission {mission_id}", render, stream=mission_id)
-
-
-async def course(view: PageView) -> Response:
-    """The metrics and the budget over the iterations, for plots."""
-    return view.json(await view.page.timelines.course(view.path("mission_id")))
+    return view.render("mission.html", notice=notice, plots=await _plots(view), **shown)
 
 
 async def plots(view: PageView) -> Response:
-    """The same plots without script."""
-    found = await view.page.timelines.course(view.path("mission_id"))
-    # The plots escape their own few words; nothing else in them comes from a tool.
-    drawn = [(row["metric"], Markup(_plot(row))) for row in found["metrics"]]  # noqa: S704
-    return view.render("plots.html", title="Plots", mission_id=found["session_id"], plots=drawn)
+    return view.fragment("_plots.html", plots=await _plots(view))
 
 
-def _plot(row: Mapping[str, Any]) -> str:
-    target: Mapping[str, Any] = row["target"] or {}
-    goal = f"{sign(target['op'])} {figure(target['target'])}" if target else ""
-    return line_plot(row["points"], label=row["metric"], target=number(target.get("target")), goal=goal)
+async def _plots(view: PageView) -> Sequence[tuple[MetricView, str]]:
+    return metric_plots(metric_views(await view.page.timelines.metrics(view.path("mission_id"))))
 
 
 async def _mission(view: PageView) -> dict[str, Any]:
     now = await view.page.timelines.mission(view.path("mission_id"))
     found, status = now.status, now.status.status
-    title, _, body = found.directive.strip().partition("\n")
-    ended = status in _ENDED
+    title, body = headline(found.directive)
+    ended = status in TERMINAL
     by_cap = ended and str(found.verdict_reason).startswith("max_")
     goes_on = found.resume is not None or found.next is not None
     return {
         "now": now,
         "mission": found,
-        "title": title if len(title) <= 160 else f"{title[:160]}…",
-        "body": body.strip() if len(title) <= 160 else found.directive,
+        "title": title,
+        "body": body,
         "sentence": _sentence(now),
         "best": best_words(found.best_point),
         "caps": [
@@ -169,10 +139,9 @@ async def _mission(view: PageView) -> dict[str, Any]:
 
 
 def _sentence(now: MissionNow) -> str:
-    """Why it runs, waits or ended, in one sentence."""
     found, words = now.status, why(now.status)
     if found.resume is not None:
-        return "It was started and no live process drives it."
+        return "It was interrupted: no process runs it."
     if found.next is not None:
         return f"I{words[1:]}."
     if found.status == "running":
@@ -180,9 +149,9 @@ def _sentence(now: MissionNow) -> str:
             return f"It asks {now.model} what to do next."
         tools = ", ".join(sorted({call.tool for call in now.calls}))
         place = f"iteration {found.iteration_count + 1:,}"
-        return f"It runs {place}: {tools} is under way." if tools else f"It runs {place}."
+        return f"It runs {place}: {tools} is in progress." if tools else f"It runs {place}."
     if found.status == "pending":
-        return "It is accepted, and no process has driven it yet."
+        return "It is accepted and has not run yet."
     if found.status == "paused":
         return f"It is paused: {words}." if words else "It is paused."
     if found.status == "waiting":
@@ -196,48 +165,25 @@ def _back(view: PageView, done: str) -> Response:
     return view.redirect(f"/missions/{view.path('mission_id')}", done=done)
 
 
-async def pause(view: PageView) -> Response:
-    """Stops a mission where it is."""
-    await view.service.pause(
-        view.path("mission_id"), reason=view.form.get("reason") or None, caller=view.session.caller
-    )
-    return _back(view, "paused")
+async def _order(order: Callable[..., Awaitable[MissionState]], done: str, view: PageView) -> Response:
+    reason = view.form.get("reason") or None
+    await order(view.service, view.path("mission_id"), reason=reason, caller=view.session.caller)
+    return _back(view, done)
 
 
 async def resume(view: PageView) -> Response:
-    """Lets a mission go on; where missions are served, it is driven here."""
+    """Lets a mission continue; drives it here if missions are served."""
     mission_id, caller, runs = view.path("mission_id"), view.session.caller, view.page.runtime.runs
     state = await view.service.state(mission_id)
     if runs is None or state.status != "running":
         state = await view.service.resume(mission_id, caller=caller)
-    if runs is None or not _drives_itself(state):
+    if runs is None or state.mission.proposer.needs_client:
         return _back(view, "allowed")
     await view.page.runtime.runner.run(mission_id, caller=caller, begin=runs.begin)
     return _back(view, "resumed")
 
 
-def _drives_itself(state: MissionState) -> bool:
-    """Whether a mission needs no client that proposes, or lends its model."""
-    return not state.mission.proposer.needs_client
-
-
-async def abort(view: PageView) -> Response:
-    """Ends a mission as terminated."""
-    await view.service.abort(
-        view.path("mission_id"), reason=view.form.get("reason") or None, caller=view.session.caller
-    )
-    return _back(view, "aborted")
-
-
-async def complete(view: PageView) -> Response:
-    """Ends a mission as completed, on the operator's word."""
-    reason = view.form.get("reason") or None
-    await view.service.complete(view.path("mission_id"), reason=reason, caller=view.session.caller)
-    return _back(view, "completed")
-
-
 async def extend(view: PageView) -> Response:
-    """Raises caps of the budget."""
     caps: dict[str, float] = {}
     faults: list[Fault] = []
     for name in CAPS:

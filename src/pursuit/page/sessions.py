@@ -1,4 +1,4 @@
-"""Who is signed in to the page: one-time links, sessions, and where the page is served. One file beside the ledger.
+"""Sign-in to the page: one-time links, sessions, and the page's address, in one file beside the ledger.
 
 Invariants: neither a link's key nor a cookie is stored, only their hashes; a key works once; a session ends with its
 token. Every process that serves the same ledger reads the same file, so a session outlives a restart of the server.
@@ -26,25 +26,23 @@ from pursuit.server.tokens import PrivateFile, TokenHolder, Tokens, fingerprint
 from pursuit.service.audit import Caller, local_subject, user_name
 
 CLIENT: Final = "page"
-"""The program that speaks for the operator, as the audit names it."""
+"""The name of the page as a client in the audit."""
 CHALLENGE_HEADER: Final = "Pursuit-Challenge"
-"""By it `pursuit page` asks a server to prove that it can read the file of sessions: another user's server cannot."""
+"""The path at which a server proves to `pursuit page` that it can read the session file, unlike other users'."""
 MOST: Final = 1_000
-"""Sessions and keys that are kept; the oldest go first."""
+"""Maximum number of sessions and keys; the oldest are dropped first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
-    """How long a sign-in link and a session last, in seconds."""
-
     link_seconds: float = 3_600.0
     session_seconds: float = 12 * 3_600.0
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """A key or a session: the hash of its secret, its token's owner, and when it ends.
+    """A key or a session: the hash of its secret, its token's owner, and its expiry.
 
-    One that is `local` came from a link that this machine's user made: the audit names that user.
+    `local` if it came from a link that this machine's user created: the audit names that user.
     """
 
     sha256: str
@@ -62,7 +60,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """A signed-in operator; `csrf` is what each form must send back."""
+    """A signed-in operator; each form must send `csrf` back."""
 
     holder: TokenHolder
     local: bool
@@ -70,24 +68,20 @@ class Session:
 
     @property
     def name(self) -> str:
-        """The operator's name, as the audit has it."""
         return user_name() if self.local else self.holder.name
 
     @property
     def caller(self) -> Caller:
-        """Who presses a button."""
         person = local_subject() if self.local else f"token:{self.holder.owner}"
         return Caller(who=self.name, transport="http", client=CLIENT, holder=person)
 
     def may(self, scope: str) -> bool:
-        """Whether the token has a scope; who may write may read."""
+        """True if the token has a scope; write implies read."""
         granted = self.holder.granted
         return scope in granted or (scope == "missions:read" and "missions:write" in granted)
 
 
 class Sessions:
-    """The keys and the sessions in one file."""
-
     def __init__(
         self, path: Path, tokens: Tokens, limits: SessionLimits | None = None, now: Callable[[], float] = time.time
     ) -> None:
@@ -100,11 +94,10 @@ class Sessions:
 
     @classmethod
     def beside(cls, tokens: Tokens) -> Sessions:
-        """The sessions that belong to these tokens."""
         return cls(tokens.path.with_name(SESSIONS_FILE), tokens)
 
     def served(self) -> str | None:
-        """Where a live server serves the page of this ledger; None if none does."""
+        """The address at which a live server serves this ledger's page; None without such a server."""
         url, challenge = self._read().url, secrets.token_urlsafe(32)
         if url is None or not self._read().secret:
             return None
@@ -115,11 +108,11 @@ class Sessions:
         return None
 
     def proof(self, challenge: str) -> str:
-        """What only a server of this file can answer: a port can be taken by another user's server meanwhile."""
+        """The answer that only a server with this file can give: another user's server may have taken the port."""
         return hmac.new(self._read().secret.encode(), challenge.encode(errors="replace"), sha256).hexdigest()
 
     def serve_at(self, url: str) -> str:
-        """Writes down where the page is served, for `pursuit page`, and returns it; `url` is any address there."""
+        """Stores and returns the page's address, for `pursuit page`; `url` is any address of the server."""
         parts = urlsplit(url)
         root = f"{parts.scheme}://{parts.netloc}{PAGE_PATH}"
         with self._file.alone():
@@ -127,15 +120,13 @@ class Sessions:
         return root
 
     def link(self, root: str) -> str:
-        """A link that signs in once, as the user of this machine."""
         return f"{root}/sign-in?key={self.link_key()}"
 
     def link_key(self) -> str:
-        """The key of such a link."""
         return self._add("keys", self._tokens.of_page().owner, self.limits.link_seconds, local=True)
 
     def redeem(self, key: str) -> str | None:
-        """The cookie of a new session for a key, which is used up now; None if it was used before or is too old."""
+        """Exchanges a key for the cookie of a new session; None if the key was already used or has expired."""
         shown = fingerprint(key)
         with self._file.alone():
             document = self._read()
@@ -148,14 +139,12 @@ class Sessions:
         return self._add("sessions", found.owner, self.limits.session_seconds, local=found.local)
 
     def begin(self, token: str) -> str | None:
-        """The cookie of a new session for an operator's token; None for any other."""
         holder = self._tokens.holder(token)
         if holder is None or not holder.operator:
             return None
         return self._add("sessions", holder.owner, self.limits.session_seconds)
 
     def find(self, cookie: str) -> Session | None:
-        """The session of a cookie; None if it ended, or its token is not valid any more."""
         shown, now = fingerprint(cookie), self._now()
         found: Kept | None = None
         for one in self._read().sessions:
@@ -168,11 +157,9 @@ class Sessions:
         return Session(holder=holder, local=found.local, csrf=csrf)
 
     def owners(self) -> dict[str, str]:
-        """What each client's token owns, by the token's name."""
         return {one.name: f"token:{one.owner}" for one in self._tokens.holders() if not one.operator}
 
     def end(self, cookie: str) -> None:
-        """Signs out."""
         shown = fingerprint(cookie)
         with self._file.alone():
             document = self._read()
@@ -189,7 +176,7 @@ class Sessions:
         return secret
 
     def _read(self) -> _Document:
-        """The file, read again whenever it has changed; one that is absent or damaged signs no one in."""
+        """Reads the file again whenever it has changed; an absent or damaged file allows no sign-in."""
         try:
             at = self._file.path.stat()
             seen = (at.st_mtime_ns, at.st_size, at.st_ino)

@@ -1,4 +1,4 @@
-"""The view of tools: servers with their health, what each tool may do and why, and accepting what servers changed."""
+"""The view of tools: servers with their health, tools with their permissions, and acceptance of changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pursuit.service.toolbox import TRAITS
 
 
 def add(page: Page) -> None:
-    """Adds the views."""
     page.get("/tools", _tools)
     page.post("/tools/{server}/pin", _pin, scope="tools:call")
 
@@ -25,7 +24,6 @@ async def _tools(view: PageView) -> Response:
 
 
 async def _pin(view: PageView) -> Response:
-    """Accepts the definitions that a server has now; the audit names the operator."""
     toolbox = replace(view.page.runtime.toolbox, caller=view.session.caller)
     await toolbox.pin(view.path("server"))
     return view.redirect("/tools")

@@ -1,1 +1,1 @@
-"""Which calls may be sent, and what a tool may do."""
+"""Decides which calls may be sent, and determines the traits of tools."""

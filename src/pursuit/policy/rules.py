@@ -1,8 +1,8 @@
 """Decides whether a call may be sent, and whether a host may be reached.
 
 The operator's policy comes first. Further layers (the mission's, the caller's) can only tighten it: a layer turns allow
-into ask or deny and ask into deny, never back. Deny wins. All functions are pure, except that `Under` asks the file
-system where a path leads.
+into ask or deny, and ask into deny, never the reverse. Deny wins. All functions are pure, except that `Under` resolves
+paths in the file system.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from functools import cache, partial
 from ipaddress import IPv4Address, ip_address
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 from urllib.parse import unquote, urlsplit
 
-from pursuit.core.base_model import nearest
+from pursuit.core.base_model import must, nearest
 from pursuit.core.pins import Changes
-from pursuit.core.tools import Tool
+from pursuit.core.tools import Tool, matches_tool
 from pursuit.errors import Fault, ValidationFailed, advice
 
 Decision = Literal["allow", "ask", "deny"]
@@ -31,49 +31,49 @@ Mode = Literal["auto", "ask", "never"]
 
 SEVERITY: dict[Decision, int] = {"allow": 0, "ask": 1, "deny": 2}
 MODES: tuple[Mode, ...] = ("auto", "ask", "never")
-"""From the loosest to the strictest."""
+"""The modes, from loosest to strictest."""
 
 ANY = "*"
-MOST_FORMS = 16
-MOST_PATH = 4_096
-MOST_TEXT = 65_536
-"""Characters that the path of a rule may select in one call: reading them takes time, and other clients wait."""
-MOST_VALUES = 2_048
-"""Values that the path of a rule may select in one call: each rule looks at each of them."""
-MOST_ORIGIN = 300
-"""Scheme, host and port of an address: a host name has at most 253 characters."""
+MAX_FORMS = 16
+MAX_PATH = 4_096
+MAX_TEXT = 65_536
+"""The most characters that a rule's path may select in one call: reading them takes time while other clients wait."""
+MAX_VALUES = 2_048
+"""The most values that a rule's path may select in one call: each rule checks each of them."""
+MAX_ORIGIN = 300
+"""The most characters in scheme, host and port of an address: a host name has at most 253."""
 _SLASHES = re.compile("/+")
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://([^/?#]*)([^?#]*)(.*)", re.DOTALL)
 _ORIGIN = re.compile(r"[^/?#:]+://[^/?#]*")
 _CONTROLS = re.compile("[\x00-\x1f\x7f]")
 _NAME = re.compile(r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*")
-_DROPPED = re.compile("[\t\r\n]")  # URL parsers drop these wherever they stand
+_DROPPED = re.compile("[\t\r\n]")  # URL parsers drop these at any position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """The decision, and the reason that a person reads. If it asks, `require` is how many people must say yes."""
+    """The decision, with a reason for people. If it asks, `require` is the number of people who must say yes."""
 
     decision: Decision
     reason: str = ""
     require: int = 1
     changes: Changes | None = None
-    """What the operator must accept before a rule that allows the call counts again."""
+    """The changes that the operator must accept before an allow rule applies again."""
 
 
 def stricter(one: Ruling, other: Ruling) -> Ruling:
-    """The stricter of the two; the first one if they are equal."""
+    """The stricter ruling; the first if they are equal."""
     return max(one, other, key=lambda ruling: (SEVERITY[ruling.decision], ruling.require))
 
 
 class Undecided(Exception):
-    """A rule that allows does not count for this call, and one that asks or denies does; the text says why."""
+    """It is unclear whether a rule matches: then allow rules do not apply and others do. The text says why."""
 
 
 class CallArguments:
-    """The arguments of one call of a server in the folder `cwd`. What a path selects is read once, for all rules.
+    """The arguments of one call of a server in the folder `cwd`. The values at a path are read once for all rules.
 
-    `protected` are the beginnings of paths that no rule with `under` allows; a whole path ends with a slash.
+    `protected` has the path prefixes that no rule with `under` allows; a complete path ends with a slash.
     """
 
     def __init__(self, arguments: Mapping[str, Any], cwd: str | None = None, protected: Sequence[str] = ()) -> None:
@@ -81,44 +81,43 @@ class CallArguments:
         self.readings = cache(self._readings)
         self.place = cache(partial(_place, cwd))
         self.host = cache(plain_host)
-        self._protected = [path.casefold() for path in protected]  # on some file systems PURSUIT.TOML is the same file
+        self._protected = [path.casefold() for path in protected]  # file names may ignore case
 
     def protects(self, place: str) -> bool:
-        """Whether a path leads to what is protected, or to a folder that contains it: a tool may move that folder."""
+        """True if a path leads to a protected place, or to a folder that contains one: a tool may move that folder."""
         plain = f"{place.casefold().rstrip('/')}/"
         return any(plain.startswith(one) or one.startswith(plain) for one in self._protected)
 
     def _readings(self, path: str) -> set[str] | None:
-        """Each text that a server may take one of the values at a path for; None if they are too many."""
+        """All texts that a server may read from the values at a path; None if there are too many."""
         found: set[str] = set()
         for value in self.at(path) or ():
             forms = _readings(_text(value))
-            if forms is None or len(found) > 2 * MOST_VALUES:
+            if forms is None or len(found) > 2 * MAX_VALUES:
                 return None
             found.update(forms)
-        return found if sum(map(len, found)) <= 4 * MOST_TEXT else None
+        return found if sum(map(len, found)) <= 4 * MAX_TEXT else None
 
 
 def _place(cwd: str | None, path: str) -> str | None:
-    """Where a path leads: symbolic links are followed, `..` is resolved. None if that cannot be said."""
+    """The target of a path: follows symbolic links and resolves `..`. None if it cannot be determined."""
     return os.path.realpath(Path(cwd or "/", path)) if cwd is not None or path.startswith("/") else None
 
 
 @dataclass(frozen=True, slots=True)
 class Under:
-    """A path, or a `file:` address, that leads into a folder."""
+    """Matches paths and `file:` addresses that lead into a folder."""
 
     folder: str
 
     def holds(self, value: Any, given: CallArguments, *, allows: bool) -> bool | None:
-        """Whether it does; None if the value cannot be read as one path."""
         path = _as_path(value)
         place, folder = None if path is None else given.place(path), given.place(self.folder)
         if place is None or folder is None:
             return None
         inside = place == folder or place.startswith(f"{folder.rstrip('/')}/")
         if inside and allows and given.protects(place):
-            raise Undecided(f"no rule with under allows what leads to Pursuit's own files: {place}")
+            raise Undecided(f"rules with under do not allow paths to Pursuit's own files: {place}")
         return inside
 
     def __str__(self) -> str:
@@ -126,11 +125,11 @@ class Under:
 
 
 def _as_path(value: Any) -> str | None:
-    """The one path that a text is: no home, no other scheme, nothing that a reader may take for something else.
+    """The text as a path if it is unambiguous: no home folder, no other scheme, nothing that servers read differently.
 
-    Servers trim spaces and quotes: `link"` would be a new file here, and a symbolic link there.
+    Servers trim spaces and quotes: `link"` would be a new file here, but a symbolic link there.
     """
-    if not isinstance(value, str) or not 0 < len(value) <= MOST_PATH:
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_PATH:
         return None
     if value.startswith("~") or _CONTROLS.search(value):
         return None
@@ -149,16 +148,15 @@ def _as_path(value: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """An address at one of these hosts; `.example.org` is each sub-domain.
+    """Matches addresses at one of these hosts; `.example.org` matches each sub-domain.
 
-    Only a lower-case name or a dotted quad, as `urlsplit` and IDNA give it, can match: a reader may take every other
-    form (a user, an escape, a number, IPv6, a dot at the end) for another host.
+    Only a lower-case name or a dotted quad, as `urlsplit` and IDNA return it, can match: servers may read any other
+    form (a user, an escape, a number, IPv6, a final dot) as another host.
     """
 
     names: tuple[str, ...]
 
     def holds(self, value: Any, given: CallArguments, *, allows: bool) -> bool | None:
-        """Whether it is; None if the value is no plain address."""
         host = given.host(value) if isinstance(value, str) else None
         if host is None:
             return None
@@ -169,11 +167,11 @@ class Hosts:
 
 
 def plain_host(address: str) -> str | None:
-    """The host of an address in its one plain form, or None; a long one is not read."""
+    """The host of an address in its plain form; None if it does not have one, or if the address is too long."""
     if _CONTROLS.search(address) or "\\" in address or " " in address:
         return None
     origin = _ORIGIN.match(address)
-    if origin is None or len(origin.group()) > MOST_ORIGIN:
+    if origin is None or len(origin.group()) > MAX_ORIGIN:
         return None
     try:
         parts = urlsplit(origin.group())
@@ -206,12 +204,12 @@ Pattern = str | Under | Hosts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Globs over the server, the tool and the text of arguments, which are named by their dotted path.
+    """Globs for the server, the tool and the text of arguments, which are named by their dotted path.
 
     An argument may also have a type: `Under` or `Hosts`.
 
-    Where a value can be read in several ways, a rule that asks or denies matches if any reading does, and a rule that
-    allows only if all do.
+    If a value can be read in several ways, an ask or deny rule matches if any reading matches, and an allow rule only
+    if all do.
     """
 
     decision: Decision
@@ -220,13 +218,13 @@ class Rule:
     arguments: Mapping[str, Pattern] = field(default_factory=dict[str, Pattern])
     reason: str = ""
     require: int = 1
-    """So many people must say yes, where it asks."""
+    """The number of people who must say yes, for an ask rule."""
 
     def means(self, tool: Tool) -> bool:
-        """Whether it concerns this tool, with any arguments.
+        """True if it can match this tool, with any arguments.
 
-        A rule that allows applies to the server of a mission file only if it names that server: the operator who wrote
-        `*` did not know of it.
+        An allow rule applies to the server of a mission file only if it names that server: an operator who wrote `*`
+        did not know of it.
         """
         named = self.server == tool.server or self.tool.startswith(f"{tool.server}.")
         if self.decision == "allow" and not tool.operators and not named:
@@ -238,7 +236,7 @@ class Rule:
         )
 
     def matches(self, tool: Tool, given: CallArguments) -> bool:
-        """Whether it concerns this call: each pattern matches its argument. Raises `Undecided`."""
+        """True if it matches this call: each pattern matches its argument. Raises `Undecided`."""
         if not self.means(tool):
             return False
         doubt = ""
@@ -255,7 +253,7 @@ class Rule:
     def _fits(self, path: str, pattern: Pattern, given: CallArguments) -> bool:
         values = given.at(path)
         if values is None:
-            raise Undecided(f"the argument {path} has more than {MOST_TEXT:,} characters or {MOST_VALUES:,} values")
+            raise Undecided(f"the argument {path} has more than {MAX_TEXT:,} characters or {MAX_VALUES:,} values")
         allows = self.decision == "allow"
         if not isinstance(pattern, str):
             held = [pattern.holds(value, given, allows=allows) for value in values]
@@ -268,7 +266,7 @@ class Rule:
         return bool(values) and all(fitting) if allows else any(fitting)
 
     def looks_at(self, text: str) -> bool:
-        """Whether one of its patterns, or for a rule that allows one of its globs, matches this text."""
+        """True if one of its patterns (for an allow rule, one of its globs) matches this text."""
         globs = {path: one for path, one in self.arguments.items() if isinstance(one, str) or self.decision != "allow"}
         return any(self._fits(path, pattern, CallArguments({path: text})) for path, pattern in globs.items())
 
@@ -280,9 +278,9 @@ class Rule:
 
 
 def values_at(arguments: Mapping[str, Any], path: str) -> list[Any] | None:
-    """The values at a dotted path: `*` is any key, a list stands for its elements, a key may itself hold dots.
+    """The values at a dotted path: `*` is any key, a list stands for its elements, and keys may contain dots.
 
-    None if they are more than `MOST_VALUES`, or more than `MOST_TEXT` characters together.
+    None for more than `MAX_VALUES` values, or more than `MAX_TEXT` characters in total.
     """
     found: list[Any] = []
     left: list[tuple[Any, Sequence[str]]] = [(arguments, path.split("."))]
@@ -301,10 +299,10 @@ def values_at(arguments: Mapping[str, Any], path: str) -> list[Any] | None:
             inside = ((table[key], tail) for key, tail in heads if key in table)
             if rest[0] == ANY:
                 inside = ((item, rest[1:]) for item in table.values())
-        left += islice(inside, MOST_TEXT)
-        if seen + len(left) > MOST_TEXT or len(found) > MOST_VALUES:
+        left += islice(inside, MAX_TEXT)
+        if seen + len(left) > MAX_TEXT or len(found) > MAX_VALUES:
             return None
-    return found if sum(len(_text(one)) for one in found) <= MOST_TEXT else None
+    return found if sum(len(_text(one)) for one in found) <= MAX_TEXT else None
 
 
 def _text(value: Any) -> str:
@@ -314,13 +312,13 @@ def _text(value: Any) -> str:
 
 
 def _readings(text: str) -> list[str] | None:
-    """A text; for what may be a path or an address also where it really leads. None if it is escaped too often."""
+    """The text and, if it may be a path or an address, its actual targets. None if it is escaped too often."""
     forms = _forms(text)
     return forms and [*forms, *(place for form in forms if "/" in form for place in _normalized(form))]
 
 
 def _forms(text: str) -> list[str] | None:
-    """The text itself, then each form that a server may get by undoing escapes, in any order; None for too many."""
+    """The text, then each form that a server may get by undoing escapes in any order; None for too many."""
     forms = [text]
     for form in forms:
         plainer = [unquote(form)] if "%" in form else []
@@ -330,19 +328,19 @@ def _forms(text: str) -> list[str] | None:
             plainer.append(_DROPPED.sub("", form))
         plainer.append(_folded(form))
         forms += dict.fromkeys(one for one in plainer if one not in forms)
-        if len(forms) > MOST_FORMS:
+        if len(forms) > MAX_FORMS:
             return None
     return forms
 
 
 def _folded(text: str) -> str:
-    """An address, or a pattern of addresses, with its scheme and host in lower case: they are case-insensitive."""
+    """An address or address pattern with scheme and host, which are case-insensitive, in lower case."""
     origin = _ORIGIN.match(text)
     return text if origin is None else f"{origin.group().lower()}{text[origin.end() :]}"
 
 
 def _normalized(text: str) -> Iterator[str]:
-    """Where a text leads as a path, and as an address if it is one; nothing if that is the text itself."""
+    """Yields the targets of a text as a path and as an address, unless they equal the text."""
     address = _ADDRESS.fullmatch(text)
     path = posixpath.normpath(_SLASHES.sub("/", text))
     if address is None:
@@ -350,24 +348,33 @@ def _normalized(text: str) -> Iterator[str]:
             yield path
         return
     scheme, host, inside, rest = address.groups()
-    if "/.." in text:  # a reader of paths takes the scheme for a folder
+    if "/.." in text:  # as a path, the scheme is a folder
         yield f"{scheme}://{path.removeprefix(f'{scheme}:/')}" if path.startswith(f"{scheme}:/") else path
-    normal = posixpath.normpath(_SLASHES.sub("/", inside)) if inside else ""  # from the root: no `..` removes the host
+    normal = posixpath.normpath(_SLASHES.sub("/", inside)) if inside else ""  # keeps the host
     if normal not in (inside, inside.removesuffix("/")):
         yield f"{scheme}://{host}{normal}{rest}"
+
+
+NetworkHost = Annotated[
+    str,
+    must(
+        lambda pattern: pattern and "/" not in pattern and " " not in pattern,
+        "{!r} is not a host; write example.com, .example.com (sub-domains) or *",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkRules:
     """Hosts, `.suffixes` for sub-domains, or `*` for all; each may end in `:port`.
 
-    `.example.com` does not include `example.com`. Deny wins over allow, allow over ask. A host that no rule names is
-    allowed, since the operator wrote its address; `ask = ["*"]` makes the list of allowed hosts complete.
+    `.example.com` does not include `example.com`. Deny wins over allow, allow over ask. Unlisted hosts are allowed,
+    since the operator wrote their addresses; with `ask = ["*"]` only listed hosts are allowed.
     """
 
-    allow: Sequence[str] = ()
-    ask: Sequence[str] = ()
-    deny: Sequence[str] = ()
+    allow: tuple[NetworkHost, ...] = ()
+    ask: tuple[NetworkHost, ...] = ()
+    deny: tuple[NetworkHost, ...] = ()
 
 
 def network_ruling(rules: NetworkRules, url: str) -> Decision:
@@ -379,7 +386,7 @@ def network_ruling(rules: NetworkRules, url: str) -> Decision:
         return "deny"
     if parts.scheme not in ("http", "https") or not host:
         return "deny"
-    port = port or (443 if parts.scheme == "https" else 80)
+    wanted = str(port or (443 if parts.scheme == "https" else 80))
     host = _canonical(host)
     lists: tuple[tuple[Decision, Sequence[str]], ...] = (
         ("deny", rules.deny),
@@ -387,24 +394,15 @@ def network_ruling(rules: NetworkRules, url: str) -> Decision:
         ("ask", rules.ask),
     )
     for decision, patterns in lists:
-        if any(_matches_host(pattern, host, port) for pattern in patterns):
-            return decision
+        for name, at in map(_split_port, patterns):
+            below = name.startswith(".") and host.endswith(_canonical(name)) and len(host) > len(name)
+            if at in (None, wanted) and (below or name == ANY or host == _canonical(name)):
+                return decision
     return "allow"
 
 
-def _matches_host(pattern: str, host: str, port: int) -> bool:
-    name, wanted_port = _split_port(pattern)
-    if wanted_port is not None and wanted_port != str(port):
-        return False
-    if name == ANY:
-        return True
-    if name.startswith("."):
-        return host.endswith(_canonical(name)) and len(host) > len(name)
-    return host == _canonical(name)
-
-
 def _split_port(pattern: str) -> tuple[str, str | None]:
-    """Host and port; an IPv6 address is in brackets if a port follows, as in a URL."""
+    """Splits host and port; an IPv6 address is in brackets if a port follows, as in a URL."""
     if pattern.startswith("["):
         name, _, rest = pattern[1:].partition("]")
         return name, rest.removeprefix(":") or None
@@ -415,7 +413,7 @@ def _split_port(pattern: str) -> tuple[str, str | None]:
 
 
 def _canonical(host: str) -> str:
-    """One spelling for each host: lower case, no dot at the end, addresses in their short form."""
+    """The canonical spelling of a host: lower case, without a final dot, addresses in their short form."""
     host = host.lower().rstrip(".") or host
     try:
         return str(ip_address(host))
@@ -429,7 +427,7 @@ def _canonical(host: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tightening:
-    """A further layer: the mission's, or the caller's. `allowed` are qualified names; None is all."""
+    """A further layer: the mission's, or the caller's. `allowed` has qualified names; None means all."""
 
     who: str
     allowed: frozenset[str] | None = None
@@ -438,20 +436,19 @@ class Tightening:
     mode: Mode = "auto"
 
     def decide(self, tool: Tool) -> Ruling:
-        """The ruling of this layer about a tool."""
         if self.allowed is not None and tool.qualified not in self.allowed:
-            return Ruling(decision="deny", reason=f"{tool.qualified} is not on {self.who}'s list of tools")
+            return Ruling(decision="deny", reason=f"{tool.qualified} is not in {self.who}'s list of tools")
         lists: tuple[tuple[Decision, tuple[str, ...]], ...] = (("deny", self.deny), ("ask", self.ask))
         for decision, patterns in lists:
-            pattern = next((pattern for pattern in patterns if names(pattern, tool)), None)
+            pattern = next((pattern for pattern in patterns if matches_tool(pattern, tool.qualified)), None)
             if pattern is not None:
-                return Ruling(decision=decision, reason=f"{self.who}'s own policy says {decision} ({pattern})")
+                return Ruling(decision=decision, reason=f"{self.who}'s policy says {decision} ({pattern})")
         return Ruling(decision="allow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorPolicy:
-    """The operator's layer. The servers in `own` live in this process, handed in by the program itself."""
+    """The operator's layer. The servers in `own` run in this process; the program itself passed them in."""
 
     mode: Mode = "ask"
     rules: tuple[Rule, ...] = ()
@@ -460,18 +457,12 @@ class OperatorPolicy:
     callers: Mapping[str, Tightening] = field(default_factory=dict[str, Tightening])
     """A further layer for the caller with the token of this name."""
     folders: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Where a server, or a command by its qualified name, runs: relative paths start there."""
+    """The working folder of a server, or of a command by its qualified name: relative paths start there."""
     protected: tuple[str, ...] = ()
-    """The beginnings of paths that no rule with `under` allows: Pursuit's own files. A whole path ends with a slash."""
-
-    def decide(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
-        """The strictest matching rule, before the mode; without one: allow what is read-only, ask for the rest."""
-        if tool.changes is not None and tool.changes.denies:
-            return Ruling(decision="deny", reason=f"{tool.changes.reason}; `{advice('pursuit tools pin')}` accepts it")
-        return self.ruled(tool, arguments) or self.without_rule(tool)
+    """Path prefixes that no rule with `under` allows: Pursuit's own files. A complete path ends with a slash."""
 
     def ruled(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling | None:
-        """The strictest matching rule, before the mode. For a changed tool, one that allows it asks to accept it."""
+        """The ruling of the strictest matching rule, before the mode. If a tool changed, an allow rule asks instead."""
         given = CallArguments(
             arguments, self.folders.get(tool.qualified) or self.folders.get(tool.server), self.protected
         )
@@ -493,27 +484,20 @@ class OperatorPolicy:
         return found
 
     def without_rule(self, tool: Tool) -> Ruling:
-        """What holds for a call that no rule concerns, before the mode."""
+        """The default without a matching rule, before the mode: allow read-only tools, ask for others."""
         if tool.allowed_because is not None:
             return Ruling(decision="allow", reason=tool.allowed_because)
         if tool.server in self.own:
-            return Ruling(decision="allow", reason="handed in by the program itself")
+            return Ruling(decision="allow", reason="passed in by the program itself")
         changed = "" if tool.changes is None else f"; {tool.changes.reason}"
         reads, destroys = (tool.traits.why.get(key, "nothing says otherwise") for key in ("read_only", "destructive"))
-        if tool.traits.read_only and tool.changes is not None:  # it may not have been read-only before
+        if tool.traits.read_only and tool.changes is not None:  # it may have been read-write before
             return Ruling(decision="ask", reason=tool.changes.reason, changes=tool.changes)
         if tool.traits.read_only:
             return Ruling(decision="allow", reason=f"it only reads ({reads})")
         if tool.traits.destructive:
             return Ruling(decision="ask", reason=f"it may destroy something ({destroys}){changed}")
         return Ruling(decision="ask", reason=f"it may write ({reads}){changed}")
-
-
-def names(pattern: str, tool: Tool) -> bool:
-    """Whether a name or glob matches this tool: its qualified name, or, without a dot, its bare one."""
-    if pattern in (tool.qualified, tool.name) or fnmatchcase(tool.qualified, pattern):
-        return True
-    return "." not in pattern and fnmatchcase(tool.name, pattern)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -525,37 +509,39 @@ class Layers:
 
     @property
     def mode(self) -> Mode:
-        """The strictest mode that any layer asks for."""
         modes: list[Mode] = [self.operator.mode, *(layer.mode for layer in self.tighter)]
         return max(modes, key=MODES.index)
 
 
 def decide(layers: Layers, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
-    """Whether this tool may be called with these arguments, and why."""
-    return _tightened(layers, tool, layers.operator.decide(tool, arguments))
+    """The ruling for a call of this tool with these arguments."""
+    if tool.changes is not None and tool.changes.denies:
+        reason = f"{tool.changes.reason}; `{advice('pursuit tools pin')}` accepts it"
+        return _tightened(layers, tool, Ruling(decision="deny", reason=reason))
+    return _tightened(layers, tool, layers.operator.ruled(tool, arguments) or layers.operator.without_rule(tool))
 
 
 def _tightened(layers: Layers, tool: Tool, ruling: Ruling) -> Ruling:
-    """The operator's ruling in the mode that holds, and after the further layers."""
+    """The operator's ruling after the mode in force and the further layers."""
     mode = layers.mode
     if mode == "auto" and ruling.decision == "ask":
         ruling = Ruling(decision="allow", reason=f"mode auto; else asked: {ruling.reason}")
     for layer in layers.tighter:
         ruling = stricter(ruling, layer.decide(tool))
     if mode == "never" and ruling.decision == "ask":
-        return Ruling(decision="deny", reason=f"mode never, no one is asked: {ruling.reason}")
+        return Ruling(decision="deny", reason=f"mode never, nobody is asked: {ruling.reason}")
     return ruling
 
 
 def without_lists(layers: Layers) -> Layers:
-    """The layers without their lists of tools, for what is on none: `deny`, `ask` and the modes hold."""
+    """The layers without their tool lists, for calls that no list covers: `deny`, `ask` and the modes still apply."""
     return replace(layers, tighter=tuple(replace(layer, allowed=None) for layer in layers.tighter))
 
 
 def decide_own(layers: Layers, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
-    """Whether a check or a judge may run: the operator wrote or trusted it, so it is allowed without a rule.
+    """The ruling for a check or a judge: allowed without a rule, because the operator wrote or trusted it.
 
-    In mode `never` it needs a rule that allows it. A mission's list of tools is not about it; `deny` and `ask` are.
+    In mode `never` it needs an allow rule. A mission's list of tools does not apply to it; `deny` and `ask` do.
     """
     ruling = layers.operator.ruled(tool, arguments)
     if ruling is None and layers.mode == "never":
@@ -564,10 +550,10 @@ def decide_own(layers: Layers, tool: Tool, arguments: Mapping[str, Any]) -> Ruli
 
 
 def decide_request(layers: Layers, tool: Tool, params: Mapping[str, Any]) -> Ruling:
-    """Whether a request that is no call may be sent, whose method `tool` stands for, or a command that is offered.
+    """The ruling for a request that is not a call (`tool` stands for its method), or for an offered command.
 
-    No one is asked about it. So one that is neither a read nor named by a rule or by a layer is denied only in mode
-    `never`.
+    Nobody is asked about it. Without a rule or layer that names it, a request that is not a read is denied only in
+    mode `never`.
     """
     ruled = layers.operator.ruled(tool, params)
     ruling = _tightened(layers, tool, ruled or layers.operator.without_rule(tool))
@@ -578,12 +564,12 @@ def decide_request(layers: Layers, tool: Tool, params: Mapping[str, Any]) -> Rul
 
 
 def conditional_rules(layers: Layers, tool: Tool) -> list[Rule]:
-    """The rules that concern this tool only with some arguments: a listing cannot foresee them."""
+    """The rules that match this tool only with some arguments: a listing cannot predict them."""
     return [rule for rule in layers.operator.rules if rule.arguments and rule.means(tool)]
 
 
 def may_ask(layers: Layers, tools: Iterable[Tool]) -> bool:
-    """Whether a person may have to be asked about a call of one of these tools."""
+    """True if a person may have to be asked about a call of one of these tools."""
     if layers.mode == "never":
         return False
     asks = layers.mode == "ask" and any(rule.decision == "ask" for rule in layers.operator.rules)
@@ -598,6 +584,6 @@ def parse_mode(mode: str, *, field: str = "mode") -> Mode:
     """The mode by its name; raises `ValidationFailed` for one that does not exist, given as `field`."""
     if mode in MODES:
         return mode
-    reason = f"{mode!r} is no mode{nearest(mode, MODES) or '; use auto, ask or never'}"
+    reason = f"{mode!r} is not a mode{nearest(mode, MODES) or '; use auto, ask or never'}"
     fault = Fault(field=field, reason=reason)
     raise ValidationFailed([fault], str(fault))

@@ -1,6 +1,6 @@
-"""What a tool may do, and why: the operator's settings, then the table of known servers, then the server's annotations.
+"""The traits of a tool, from the operator's settings, the table of known servers, and the server's annotations.
 
-Without the operator's trust an annotation never makes a tool look safer, and a mission file never does. Without any
+An annotation makes a tool look safer only if the operator trusts the server; a mission file never does. Without any
 answer the worst is assumed.
 """
 
@@ -21,7 +21,7 @@ TIGHTENS = "the server's own annotation, which may tighten"
 UNKNOWN = "nothing says otherwise"
 DOUBTED = "the server's annotation says otherwise, and you do not trust it"
 MISSION_FILE = "the mission file, which may tighten"
-MISSION_FILE_IGNORED = "the mission file's own word does not count"
+MISSION_FILE_IGNORED = "the mission file cannot loosen this"
 READS = "follows from read-only"
 
 _SILENT = ToolOverride()
@@ -41,8 +41,8 @@ def traits(
 ) -> Traits:
     """The traits, each with its reason.
 
-    `curated` is the row of the table of known servers, `table` its name in a reason, and `timeout` the server's own
-    call timeout, for a tool without one. If the server is not the `operators`, only what tightens counts: a mission
+    `curated` is the row in the table of known servers, `table` its name in reasons, and `timeout` the server's call
+    timeout, for a tool without one. If the server is not the `operators`, only answers that tighten count: a mission
     file chose how it is started and what it says.
     """
     said = override or _SILENT
@@ -61,7 +61,7 @@ def traits(
         return answer
 
     def tightened(value: bool | None, hint: str, worst: bool) -> tuple[bool | None, str]:
-        """The table's answer; the server may say that the tool is worse."""
+        """The table's answer; the server's annotation can only make it worse."""
         return (worst, TIGHTENS) if value is (not worst) and hints.get(hint) is worst else (value, table)
 
     read_only = first(
@@ -100,7 +100,7 @@ def traits(
 
 
 def _tightening(said: ToolOverride) -> ToolOverride:
-    """Only the answers that make the tool look worse."""
+    """The answers that make the tool look worse, without the others."""
     return ToolOverride(
         read_only=None if said.read_only else said.read_only,
         idempotent=None if said.idempotent else said.idempotent,
@@ -111,7 +111,7 @@ def _tightening(said: ToolOverride) -> ToolOverride:
 
 
 def _holds(row: ToolOverride, said: ToolOverride, hints: Mapping[str, bool]) -> bool:
-    """Whether a row of the table still describes the tool: if its main answer is contradicted, none of it counts.
+    """True if a row of the table still describes the tool: if its main answer is contradicted, the row is ignored.
 
     The operator may contradict it either way, the server only for the worse.
     """
@@ -123,62 +123,56 @@ def _holds(row: ToolOverride, said: ToolOverride, hints: Mapping[str, bool]) -> 
     return not (said.destructive or hints.get("readOnlyHint") is False or destroys)
 
 
-LONGEST_ARGUMENT = 600
-LONGEST = 6_000
-LONGEST_FORM = 32_000
-"""A question is put to a client's user only if its whole text is not longer: a form has no way to show the rest."""
+MAX_ARGUMENT = 600
+MAX_DESCRIPTION = 6_000
+MAX_FORM = 32_000
+"""The longest question for a client's user: a form cannot show more."""
 
 
 def effect(tool: Tool) -> str:
-    """What it may do, in one word: reads, writes or destroys."""
+    """The effect of a tool in one word: reads, writes or destroys."""
     if tool.traits.read_only:
         return "reads"
     return "destroys" if tool.traits.destructive else "writes"
 
 
 def tool_approval_description(tool: Tool, arguments: Mapping[str, Any], why: str) -> str:
-    """The question to a person: which tool of which server, with which arguments, and why it is asked.
+    """The question to a person: the tool, its server, the arguments, and the reason for asking.
 
-    Arguments with secretive names are redacted; a long value is cut, with its length. `whole_question` differs from a
-    description that is cut.
+    Arguments named like secrets are redacted; long values are cut and their length is given. If anything was cut,
+    `whole_question` differs from this description.
     """
     may = {"reads": "only reads", "writes": "may change things", "destroys": "may destroy things"}[effect(tool)]
     first = f"{printable(tool.name)} of server {printable(tool.server)} ({may})"
-    lines: list[str] = []
-    for name, value in redacted(arguments).items():
-        text = json.dumps(value, ensure_ascii=False, default=str)
-        if len(text) > LONGEST_ARGUMENT:
-            text = f"{text[:LONGEST_ARGUMENT]}… ({len(text)} characters)"
-        lines.append(f"  {printable(name)}: {printable(text)}")
-    if not arguments:
-        lines.append("  without arguments")
-    body = "\n".join(lines)
-    if len(body) > LONGEST:
-        body = f"{body[:LONGEST]}…\n  ({len(arguments)} arguments, cut here)"
+    body = "\n".join(_argument_lines(redacted(arguments), MAX_ARGUMENT))
+    if len(body) > MAX_DESCRIPTION:
+        body = f"{body[:MAX_DESCRIPTION]}…\n  ({len(arguments)} arguments, cut here)"
     return f"{first}\n{body}\nasked because {printable(why)}"
 
 
 def whole_question(description: str, arguments: Mapping[str, Any]) -> str:
-    """The question of this description with its arguments whole; secrets by their names are masked."""
+    """The question with the full arguments; those named like secrets are masked."""
     first, *_, last = description.splitlines()
-    shown: Mapping[str, Any] = masked(arguments)
-    lines = [
-        f"  {printable(name)}: {printable(json.dumps(value, ensure_ascii=False, default=str))}"
-        for name, value in shown.items()
-    ]
-    return "\n".join([first, *(lines or ["  without arguments"]), last])
+    return "\n".join([first, *_argument_lines(masked(arguments)), last])
+
+
+def _argument_lines(arguments: Mapping[str, Any], longest: int | None = None) -> list[str]:
+    texts = {name: json.dumps(value, ensure_ascii=False, default=str) for name, value in arguments.items()}
+    for name, text in texts.items():
+        if longest is not None and len(text) > longest:
+            texts[name] = f"{text[:longest]}… ({len(text)} characters)"
+    return [f"  {printable(name)}: {printable(text)}" for name, text in texts.items()] or ["  without arguments"]
 
 
 def changes_description(changes: Changes) -> str:
-    """The question whether the changed tools of a server are accepted; a long difference is cut, and says so."""
     text = changes.text
-    if len(text) > LONGEST:
-        text = f"{text[:LONGEST]}…\n  (cut here: `{advice('pursuit tools diff')}` shows all of it)"
+    if len(text) > MAX_DESCRIPTION:
+        text = f"{text[:MAX_DESCRIPTION]}…\n  (cut here: `{advice('pursuit tools diff')}` shows all of it)"
     return f"accept the changed tools of server {printable(changes.server)}?\n{text}\nasked because {changes.reason}"
 
 
 def question_texts(tool: Tool, arguments: Mapping[str, Any], why: str, changes: Changes | None) -> tuple[str, str]:
-    """The question about a call, or about the changes of its server; and the text with the arguments whole."""
+    """The question about a call, or about the changes of its server; and the text with the full arguments."""
     if changes is not None:
         text = changes_description(changes)
         return text, text
@@ -187,5 +181,5 @@ def question_texts(tool: Tool, arguments: Mapping[str, Any], why: str, changes: 
 
 
 def printable(text: str) -> str:
-    """Text on one line, without control characters that steer a terminal or hide a part of it."""
+    """The text on one line, without control characters that affect a terminal or hide text."""
     return "".join(c if c.isprintable() else " " if c in "\n\r\t" else "\ufffd" for c in text)

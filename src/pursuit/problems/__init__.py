@@ -1,1 +1,1 @@
-"""Problems: goals packaged with their tools and their judge."""
+"""Problems: goals with their tools and their judge."""

@@ -1,7 +1,7 @@
 """Attempts in the ledger: one stream for each, with its calls, its budgets and its one submission.
 
-Invariant: a call is counted before it is made; of two submissions that race exactly one is taken, and the other one
-gets its receipt; a submission of unknown fate, which its server may have taken, counts as the one.
+Invariant: a call is counted before it is made; of two concurrent submissions exactly one is accepted, and the other
+gets its receipt; a submission with unknown outcome, which its server may have accepted, counts as the submission.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import math
 import re
 import secrets
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -59,34 +59,32 @@ from pursuit.problems.secrecy import judging_digest
 
 
 def exhausted(budget: BudgetName, limit: float, *, closed: bool = False) -> BudgetExhausted:
-    """The error for a spent budget; the attempt is over after `wall_seconds`, or if it is `closed`."""
-    rest = "the attempt is over" if closed or budget == "wall_seconds" else "submit_final is still open"
+    """The error for a used-up budget; the attempt is over after `wall_seconds`, or if it is `closed`."""
+    rest = "the attempt is over" if closed or budget == "wall_seconds" else "submit_final is still possible"
     return BudgetExhausted(f"the budget {budget} ({plain_number(limit)}) is spent; {rest}", budget=budget, limit=limit)
 
 
 PREFIX = "attempt-"
 ATTEMPT_ID = re.compile(r"attempt-[a-z0-9_-]{1,100}")
-"""Valid as the name of a stream and of a file."""
+"""Valid as a name of streams and of files."""
 
 
 def checked_attempt_id(text: str, field: str) -> str:
-    """A chosen attempt id; raises `ValidationFailed`."""
     if ATTEMPT_ID.fullmatch(text) is None:
         reason = (
-            f"{text[:80]!r} cannot be kept: write attempt- and then 1 to 100 of a-z, 0-9, '-' and '_', "
-            "such as attempt-mine-1; or leave it out for a new one"
+            f"{text[:80]!r} is not an attempt id: write attempt- and then 1 to 100 of a-z, 0-9, '-' and '_', "
+            "such as attempt-mine-1; or omit it for a new attempt"
         )
         raise ValidationFailed([Fault(field=field, reason=reason)])
     return text
 
 
 def new_attempt_id() -> str:
-    """A random id, which cannot be guessed."""
     return f"{PREFIX}{secrets.token_hex(8)}"
 
 
 def shared_attempt_id(problem: Manifest) -> str:
-    """The id of the one attempt that all clients of a shared problem work at; unique, and without a dot."""
+    """A new id for the attempt that all clients of a shared problem work on; without a dot."""
     name = problem.problem_id
     if "." in name:
         name = f"{name.replace('.', '-')}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
@@ -94,60 +92,45 @@ def shared_attempt_id(problem: Manifest) -> str:
 
 
 def is_attempt(text: str) -> bool:
-    """Whether it could be the id of an attempt."""
     return text.startswith(PREFIX)
 
 
 KIND = "attempt"
 
 
-def decoded(attempt_id: str, stored: StoredEvent) -> AnyAttemptEvent:
-    """An event of an attempt; raises `LedgerUnavailable`."""
+def _advanced(attempt_id: str, state: AttemptState | None, stored: Sequence[StoredEvent]) -> AttemptState | None:
+    """The state after these events. Raises `LedgerUnavailable` if they cannot be read."""
     try:
-        return decode_attempt(stored.body)
+        for one in stored:
+            state = _after(attempt_id, state, decode_attempt(one.body))
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise damaged(attempt_id, f"its event {stored.seq} cannot be read: {error}") from None
-
-
-def damaged(attempt_id: str, why: str) -> LedgerUnavailable:
-    """The error that says which attempt cannot be read, and why."""
-    said = f"{attempt_id} is damaged: {why}; `{advice('pursuit verify')}` says what of the ledger is sound"
-    return LedgerUnavailable(said, attempt_id=attempt_id)
-
-
-async def load_attempt(ledger: Ledger, attempt_id: str) -> AttemptState:
-    """An attempt as the ledger tells it; raises `AttemptNotFound`, and `LedgerUnavailable` of one that is damaged."""
-    stored = await ledger.read(attempt_id) if is_attempt(attempt_id) else []
-    state = fold_attempt(attempt_id, [decoded(attempt_id, one) for one in stored])
-    if state is None and stored:
-        raise damaged(attempt_id, "its beginning is missing")
-    if state is None:
-        raise AttemptNotFound(f"there is no attempt {attempt_id[:100]!r}", attempt_id=attempt_id[:100])
+        said = f"{attempt_id} is damaged: {error}; `{advice('pursuit verify')}` reports which records are intact"
+        raise LedgerUnavailable(said, attempt_id=attempt_id) from None
     return state
 
 
-async def attempts_at(ledger: Ledger, problem_ids: set[str], unreadable: list[str] | None = None) -> list[AttemptState]:
-    """All attempts at these problems, oldest first; faults of damaged ones are added to `unreadable`, if given."""
-    found: list[AttemptState] = []
-    async for row in every_stream(ledger, kind=KIND):
-        if row.summary.get("problem_id") in problem_ids:
-            try:
-                found.append(await load_attempt(ledger, row.name))
-            except LedgerUnavailable as error:
-                if unreadable is None:
-                    raise
-                unreadable.append(error.message)
-    return found[::-1]
+async def load_attempt(ledger: Ledger, attempt_id: str) -> AttemptState:
+    """Loads an attempt. Raises `AttemptNotFound`, and `LedgerUnavailable` if its record is damaged."""
+    state = _advanced(attempt_id, None, await ledger.read(attempt_id) if is_attempt(attempt_id) else [])
+    if state is None:
+        raise AttemptNotFound(f"attempt {attempt_id[:100]!r} does not exist", attempt_id=attempt_id[:100])
+    return state
+
+
+async def attempts_at(ledger: Ledger, problem_ids: set[str]) -> list[AttemptState]:
+    """All attempts at these problems, oldest first."""
+    rows = [row async for row in every_stream(ledger, kind=KIND) if row.summary.get("problem_id") in problem_ids]
+    return [await load_attempt(ledger, row.name) for row in reversed(rows)]
 
 
 Clock = Callable[[], float]
 
 
 async def attempt_of(ledger: Ledger, clock: Clock, problem: Manifest, subject: str) -> tuple[str, int]:
-    """The attempt of a caller at a problem, and its number: the last one goes on until it is over.
+    """The attempt of a caller at a problem, and its number: the last one, or a new one if that is over.
 
-    The id follows from the caller and the number, so that two connections of a caller that race open one attempt.
-    Raises `BudgetExhausted` if the caller has had all of its attempts.
+    The id derives from the caller and the number, so concurrent connections of a caller open the same attempt.
+    Raises `BudgetExhausted` if the caller has used all of its attempts.
     """
     subject = _text(subject)
     number, last = 0, ""
@@ -164,18 +147,18 @@ async def attempt_of(ledger: Ledger, clock: Clock, problem: Manifest, subject: s
     most = problem.budget.attempts
     if most is not None and number >= most:
         said = f"{plain_number(most)} attempt{'' if most == 1 else 's'} at {problem.problem_id}"
-        raise BudgetExhausted(f"you have had {said}, which is the limit", budget="attempts", limit=most)
+        raise BudgetExhausted(f"you have made {said}, which is the limit", budget="attempts", limit=most)
     digest = hashlib.sha256(json.dumps([problem.problem_id, subject, number + 1]).encode()).hexdigest()
     return f"{PREFIX}{digest[:32]}", number + 1
 
 
 GONE = "the process that submitted it has ended"
-UNANSWERED = "the server asked a question about it that was not answered"
+UNANSWERED = "the server asked for input, which was not given"
 NOT_SCORED = f"`{advice('pursuit problem compare {}', 'PROBLEM')} --json` says why"
 
 
 class Attempt:
-    """One attempt, open or not; several processes may hold the same."""
+    """One attempt, open or ended; several processes may hold the same attempt."""
 
     def __init__(
         self,
@@ -201,16 +184,14 @@ class Attempt:
 
     @property
     def state(self) -> AttemptState | None:
-        """The state as last read; None before the first call."""
         return self._state
 
     async def open(self) -> AttemptState:
-        """Begins the attempt unless it has begun, here or elsewhere."""
         async with self._turn:
             return await self._opened()
 
     async def called(self, tool: str, args: Mapping[str, Any]) -> int:
-        """Counts a call that is about to be made, and returns its number. Raises `BudgetExhausted`."""
+        """Counts a call before it is made, and returns its number. Raises `BudgetExhausted`."""
         async with self._turn:
             while True:
                 state = await self._opened()
@@ -228,27 +209,25 @@ class Attempt:
                     return number
 
     async def check_open(self) -> None:
-        """Whether a call that was counted may go on; raises `AlreadySubmitted` and `BudgetExhausted`."""
+        """Checks that a counted call may proceed. Raises `AlreadySubmitted` and `BudgetExhausted`."""
         async with self._turn:
             state = await self._opened()
             self._refuse_ended(state)
             await self._refuse_spent(state, {"wall_seconds": self._elapsed(state)})
 
     async def answered(self, number: int, *, ok: bool, metrics: Mapping[str, float] | None = None) -> None:
-        """Records the outcome of a call."""
         told = {_text(name): value for name, value in (metrics or {}).items() if math.isfinite(value)}
         event = AttemptAnswered(at=self._clock(), number=number, ok=ok, metrics=told)
         await self._write(event)
 
     def seconds_left(self) -> float | None:
-        """How much of the wall clock is left; None without a limit."""
         limit = self._problem.budget.wall_seconds
         if limit is None or self._state is None:
             return limit
         return max(0.0, limit - self._elapsed(self._state))
 
     async def overran(self) -> BudgetExhausted:
-        """A call was cut off at the end of the wall clock: says so, and writes it down unless there is a submission."""
+        """Records that a call was cut off by `wall_seconds`, unless there is a submission; returns the error."""
         limit = self._problem.budget.wall_seconds or 0.0
         async with self._turn:
             state = await self._opened()
@@ -258,7 +237,7 @@ class Attempt:
         return exhausted("wall_seconds", limit)
 
     async def fix_form(self, form: str) -> str:
-        """Which `submit_final` the attempt has: this one, unless it has another one already."""
+        """Fixes the form of the attempt's `submit_final` on first use; returns the fixed form."""
         async with self._turn:
             while True:
                 state = await self._opened()
@@ -269,7 +248,7 @@ class Attempt:
 
     @asynccontextmanager
     async def alone(self) -> AsyncGenerator[bool]:
-        """Whether this process alone submits or judges here, for as long as the block lasts."""
+        """True if only this process submits or judges here while the block runs."""
         held = await self._ledger.claim(self.attempt_id)
         try:
             yield held is not None
@@ -279,16 +258,14 @@ class Attempt:
                     await held.release()
 
     async def refuse_second(self) -> None:
-        """Raises `AlreadySubmitted` with its receipt if there is a submission."""
         state = await self.refresh()
         if state is not None:
             self._refuse_ended(state)
 
     async def claim(self, submission: Mapping[str, Any], *, comes_back: bool = False) -> str:
-        """Reserves the submission while the problem's own server is asked; returns its digest.
+        """Reserves the submission while the problem's server handles it; returns its digest.
 
-        A submission that `comes_back` answers the server's question to the same one. A question that is left
-        unanswered costs a call.
+        A submission that `comes_back` answers the server's request for input. An unanswered request costs a call.
         """
         digest = submission_digest(submission)
         async with self._turn:
@@ -297,7 +274,7 @@ class Attempt:
                 if state.asked is not None and not (comes_back and state.asked == digest):
                     await self._append(state, *self._refused(state, state.asked, UNANSWERED))
                     continue
-                # A refused submission costs a call, also beyond the budget: another one would be an answer for nothing.
+                # A refused submission costs a call, even beyond the budget: otherwise an agent could guess for free.
                 overdrawn: dict[BudgetName, float] = {"calls": state.calls - 1, "evaluations": state.evaluations - 1}
                 await self._refuse_spent(state, overdrawn, closed=True)
                 event = SubmissionClaimed(at=self._clock(), digest=digest, submission=dict(submission))
@@ -305,9 +282,10 @@ class Attempt:
                     return digest
 
     async def drop(self, digest: str, why: str, sort: Literal["refused", "asked", "unsent"] = "refused") -> None:
-        """Releases the reservation. The answer of a server that refused costs a call, like any other.
+        """Releases the reservation. A refusal by the server costs a call.
 
-        A submission that was asked about is the same one with the answer. One that the server never saw costs nothing.
+        A submission whose server asked for input (`asked`) continues with the answer. A submission that the server did
+        not receive (`unsent`) is free.
         """
         async with self._turn:
             while True:
@@ -320,7 +298,7 @@ class Attempt:
                     return
 
     def _refused(self, state: AttemptState, digest: str, why: str) -> tuple[AnyAttemptEvent, ...]:
-        """A submission that was none, and the call that it cost."""
+        """The events of a refused submission, and of the call that it cost."""
         at, number = self._clock(), state.calls + 1
         evaluation = SUBMIT in self._problem.budget.evaluation_tools
         return (
@@ -330,9 +308,9 @@ class Attempt:
         )
 
     async def give_up(self, why: str = GONE) -> AttemptState | None:
-        """Takes what was claimed and never settled as the submission; its fate is unknown.
+        """Accepts a claimed and never settled submission, with unknown outcome.
 
-        Only for the process that claimed it, or that is `alone`. What is not claimed stays as it is.
+        Only for the process that claimed it, or that is `alone`. Does nothing without a claim.
         """
         state = await self.refresh()
         if state is not None and state.claimed is not None and state.taken is None:
@@ -349,7 +327,7 @@ class Attempt:
         unknown: str = "",
         at: float | None = None,
     ) -> AttemptState:
-        """Takes the submission, now or `at` a time. Raises `AlreadySubmitted` with its receipt, `BudgetExhausted`."""
+        """Accepts the submission, now or `at` a time. Raises `AlreadySubmitted` with its receipt, `BudgetExhausted`."""
         async with self._turn:
             while True:
                 state = await self._may_submit(claimed)
@@ -366,31 +344,25 @@ class Attempt:
                     return self._known()
 
     async def scored(self, event: AttemptScored) -> AttemptState:
-        """Records the score."""
         await self._write(event)
         return self._known()
 
     async def refresh(self) -> AttemptState | None:
-        """Reads what others wrote."""
-        known = 0 if self._state is None else self._state.seq
-        for stored in await self._ledger.read(self.attempt_id, after=known):
-            self._state = _after(self.attempt_id, self._state, decoded(self.attempt_id, stored))
-            if self._state is None:
-                raise damaged(self.attempt_id, "its beginning is missing")
+        stored = await self._ledger.read(self.attempt_id, after=0 if self._state is None else self._state.seq)
+        self._state = _advanced(self.attempt_id, self._state, stored)
         return self._state
 
     def _known(self) -> AttemptState:
         state = self.state
         if state is None:
-            raise AttemptNotFound(f"there is no attempt {self.attempt_id}", attempt_id=self.attempt_id)
+            raise AttemptNotFound(f"attempt {self.attempt_id} does not exist", attempt_id=self.attempt_id)
         return state
 
     def fits(self, state: AttemptState) -> bool:
-        """Whether it is an attempt at this problem, as it is now."""
         return (state.opened.problem_id, state.opened.manifest) == (self._problem.problem_id, self._problem.digest)
 
     async def check(self) -> None:
-        """Raises `InvalidArgument` if there is an attempt of this id at another problem; begins none."""
+        """Raises `InvalidArgument` if this id belongs to an attempt at another problem or version; creates nothing."""
         state = await self.refresh()
         if state is not None:
             self._refuse_other(state)
@@ -399,7 +371,7 @@ class Attempt:
         mine = self._problem.problem_id
         if state.opened.problem_id != mine:
             theirs = f"{self.attempt_id} is an attempt at {state.opened.problem_id!r}, not at {mine!r}"
-            raise InvalidArgument(f"{theirs}; name its own problem, or another attempt", attempt_id=self.attempt_id)
+            raise InvalidArgument(f"{theirs}; name that problem, or another attempt", attempt_id=self.attempt_id)
         if not self.fits(state):
             changed = f"{self.attempt_id} was begun with another version of {mine}'s problem.toml"
             raise InvalidArgument(f"{changed}; begin a new attempt", attempt_id=self.attempt_id)
@@ -429,7 +401,7 @@ class Attempt:
         return state
 
     def _elapsed(self, state: AttemptState) -> float:
-        """The seconds since the first call, which may be the one under way."""
+        """The seconds since the first call, which may be the current one."""
         return 0.0 if state.began is None else self._clock() - state.began
 
     async def _may_submit(self, claimed: str | None = None) -> AttemptState:
@@ -437,22 +409,22 @@ class Attempt:
         state = await self.refresh() or state
         self._refuse_ended(state)
         if claimed is None and state.claimed is not None:
-            raise AlreadySubmitted("another submission of this attempt is under way", attempt_id=self.attempt_id)
+            raise AlreadySubmitted("another submission of this attempt is in progress", attempt_id=self.attempt_id)
         if claimed is None:
             await self._refuse_spent(state, {"wall_seconds": self._elapsed(state)})
         return state
 
     def _refuse_ended(self, state: AttemptState) -> None:
         if state.receipt is not None:
-            said = f"this attempt has its one submission already (sha256 {state.receipt['sha256'][:12]}…)"
+            said = f"this attempt has already been submitted (sha256 {state.receipt['sha256'][:12]}…)"
             if "fate" in state.receipt:
-                said += ", and it is not known whether its server took it"
+                said += "; its server may or may not have accepted it"
             raise AlreadySubmitted(said, receipt=state.receipt)
 
     async def _refuse_spent(
         self, state: AttemptState, used: Mapping[BudgetName, float], *, closed: bool = False
     ) -> None:
-        """Raises `BudgetExhausted` for the first budget that is used up, and records it."""
+        """Records the first used-up budget and raises `BudgetExhausted` for it."""
         for budget, amount in used.items():
             limit: float | None = getattr(self._problem.budget, budget)
             if limit is not None and amount >= limit:
@@ -469,7 +441,7 @@ class Attempt:
                 pass
 
     async def _append(self, state: AttemptState | None, *events: AnyAttemptEvent) -> bool:
-        """Appends after the known state; False if another process was faster, whose events are read then."""
+        """Appends after the known state; if another process was faster, reads its events and returns False."""
         expected = 0 if state is None else state.seq
         after = None if state is None else replace(state, spent=dict(state.spent), series=list(state.series))
         for event in events:
@@ -491,7 +463,6 @@ class Attempt:
 
 
 def _text(text: str) -> str:
-    """A text that can be kept, whatever was given."""
     return text.encode(errors="replace").decode()
 
 
@@ -503,7 +474,6 @@ def _after(attempt_id: str, state: AttemptState | None, event: AnyAttemptEvent) 
 
 
 def summary_of(state: AttemptState) -> dict[str, Any]:
-    """What a listing shows of an attempt without reading its stream."""
     body: dict[str, Any] = {
         "problem_id": state.opened.problem_id,
         "label": state.opened.label,

@@ -1,6 +1,6 @@
-"""The brief: all that an agent reads of a problem before it begins.
+"""The brief: the text about a problem that an agent reads before it starts.
 
-Invariant: one heading of the first level; nothing of the scorer or the baseline.
+Invariant: one heading of the first level; no content of the scorer or the baseline.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ADDRESS = "problem://design-brief"
 ASSETS = "problem://assets/"
 PROMPT = "design-brief"
 ASSET = "asset"
-"""The argument of the tool of the brief that names a file."""
+"""The argument of the brief's tool that names a file."""
 
 LONGEST_LINE = 200
 
@@ -27,32 +27,20 @@ Tools = Sequence[Mapping[str, Any]]
 
 
 def asset_address(name: str) -> str:
-    """The address of an asset, as a URI."""
-    return ASSETS + quote(normpath(name), safe="/")
-
-
-asset_name = normpath
-"""What an asset is called where agents name it."""
+    return ASSETS + quote(name, safe="/")
 
 
 def asset_called(name: str, assets: Sequence[str]) -> str | None:
-    """The asset that an agent means by its name, or by its address; None if there is none."""
-    wanted = normpath(name)
-    return next((one for one in assets if normpath(one) == wanted), None) or asset_at(name, assets)
-
-
-def asset_at(address: str, assets: Sequence[str]) -> str | None:
-    """The asset that an address means; None if it is no asset's."""
-    wanted = normpath(unquote(address.removeprefix(ASSETS))) if address.startswith(ASSETS) else None
-    return next((name for name in assets if address == asset_address(name) or normpath(name) == wanted), None)
+    """The asset with this name or address."""
+    wanted = normpath(unquote(name.removeprefix(ASSETS)) if name.startswith(ASSETS) else name)
+    return wanted if wanted in assets else None
 
 
 def limit_rows(problem: Manifest) -> list[str]:
-    """The limits that a problem has itself, as lines of a brief."""
     budget = problem.budget
     tools = ", ".join(f"`{name}`" for name in budget.evaluation_tools)
     rows = [
-        None if budget.calls is None else f"- calls of tools: {budget.calls}",
+        None if budget.calls is None else f"- tool calls: {budget.calls}",
         None if budget.evaluations is None else f"- evaluations ({tools}): {budget.evaluations}",
         None if budget.wall_seconds is None else f"- seconds from the first call: {plain_number(budget.wall_seconds)}",
     ]
@@ -60,7 +48,7 @@ def limit_rows(problem: Manifest) -> list[str]:
 
 
 def more_limits(problem: Manifest) -> str:
-    """What is told after the brief of a server that is a problem itself; nothing where no further limit holds."""
+    """The limits that follow the brief of a server that is itself a problem; empty without further limits."""
     rows = limit_rows(problem)
     return "\n".join(["", "## Further limits", "", *rows, ""]) if rows else ""
 
@@ -68,9 +56,9 @@ def more_limits(problem: Manifest) -> str:
 def write_brief(
     problem: Manifest, tools: Tools | None = None, *, citations: bool = True, resources: bool = True
 ) -> str:
-    """The brief as Markdown; `tools` are the upstream's as agents see them, None if it was not asked.
+    """The brief as Markdown; `tools` are the upstream's tools as agents see them, None if they are not known.
 
-    Who works at a mission has the tools, and no `resources` of the server.
+    An agent in a mission has the tools of the server, without its `resources`.
     """
     if problem.server is None:
         tools = ()
@@ -87,16 +75,15 @@ def write_brief(
 
 
 def _files(assets: Sequence[str], tools: Tools | None, *, resources: bool) -> str:
-    """The files, and the ways to them; a tool of the server's own that is called as ours is no way."""
-    ways = ["as the resource of its address"] if resources else []
+    """The files, and how to read them; a tool of the server with our tool's name cannot read them."""
+    ways = ["as the resource with its address"] if resources else []
     if not resources or not any(one.get("name") == TOOL for one in tools or ()):
-        ways.append(f"with the tool `{TOOL}` and its name as `{ASSET}`, which costs no call")
-    rows = [f"- `{asset_name(name)}`" + (f": `{asset_address(name)}`" if resources else "") for name in assets]
+        ways.append(f"with the tool `{TOOL}` and its name as `{ASSET}`, which is not counted as a call")
+    rows = [f"- `{name}`" + (f": `{asset_address(name)}`" if resources else "") for name in assets]
     return "\n".join([f"Read a file {', or '.join(ways)}:", "", *rows])
 
 
 def source_words(citation: Citation, mode: CitationMode) -> str:
-    """What agents read of a source."""
     words = (citation.summary or citation.raw or "").strip() if mode != "raw" else (citation.raw or "").strip()
     if citation.url is not None:
         words += f" <{citation.url}>"
@@ -107,11 +94,11 @@ def source_words(citation: Citation, mode: CitationMode) -> str:
 
 def _tools(tools: Tools | None) -> str:
     rows = (
-        ["- those of the problem's server, as it lists them"]
+        ["- the tools that the problem's server lists"]
         if tools is None
         else [f"- `{one['name']}`{_about(one)}" for one in tools if one.get("name") not in (SUBMIT, TOOL)]
     )
-    return "\n".join([*rows, f"- `{SUBMIT}`: hands in the answer, once."])
+    return "\n".join([*rows, f"- `{SUBMIT}`: submits the answer, once."])
 
 
 def _about(tool: Mapping[str, Any]) -> str:
@@ -121,9 +108,9 @@ def _about(tool: Mapping[str, Any]) -> str:
 
 def _submission(problem: Manifest, tools: Tools | None) -> str:
     if tools is not None and any(one.get("name") == SUBMIT for one in tools):
-        return f"`{SUBMIT}` takes what its schema says."
-    own = "" if tools is not None else "what its schema says where the server has one of its own, else "
+        return f"The arguments of `{SUBMIT}` are in its schema."
+    own = "" if tools is not None else "the arguments of its schema if the server has its own, else "
     if problem.submission is None:
-        return f"`{SUBMIT}` takes {own}`answer` (a text) and, if you like, `justification`."
+        return f"`{SUBMIT}` takes {own}`answer` (a text) and, optionally, `justification`."
     schema = json.dumps(problem.submission, indent=2, ensure_ascii=False)
     return f"`{SUBMIT}` takes{f' {own}this' if own else ''}:\n\n```json\n{schema}\n```"

@@ -1,6 +1,6 @@
 """Finds, lists and searches problems.
 
-Invariant: problems are ordered by id; an id that stands twice is a fault that names both files.
+Invariant: problems are ordered by id; a duplicate id is a fault that names both files.
 """
 
 from __future__ import annotations
@@ -23,14 +23,12 @@ _SKIPPED = frozenset({".git", ".venv", "node_modules", "__pycache__", ".pursuit"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a look through directories came to: problems by id, in order, and every fault."""
-
     problems: tuple[Manifest, ...]
     faults: tuple[Fault, ...]
 
 
 def workspaces_of(problem: Manifest) -> tuple[TrustedFolder, ...]:
-    """What a problem starts, its server and its judge, for trust; a shipped one is trusted."""
+    """The programs that a problem starts (its server and its judge), for trust; a shipped problem is trusted."""
     if problem.path.resolve().is_relative_to(SHIPPED.resolve()):
         return ()
     rows = [] if problem.server is None else [started_server("of the problem", problem.server)]
@@ -41,7 +39,7 @@ def workspaces_of(problem: Manifest) -> tuple[TrustedFolder, ...]:
 
 
 def manifests_in(directory: Path, unread: list[Fault] | None = None) -> list[Path]:
-    """Every manifest below a directory (or the file itself), sorted; also what has its name and is no file.
+    """Every manifest below a directory (or the file itself), sorted; includes directories with a manifest's name.
 
     Folders that cannot be read are added to `unread`.
     """
@@ -61,7 +59,7 @@ def manifests_in(directory: Path, unread: list[Fault] | None = None) -> list[Pat
 
 
 def discover(directories: Sequence[Path], *, shipped: bool = True) -> Found:
-    """Everything below these directories, and what is shipped; faulty manifests are left out, with their faults."""
+    """The problems below these directories, and the shipped ones; reports faulty manifests and omits them."""
     faults: list[Fault] = []
     found: dict[str, Manifest] = {}
     for path in _once([*([SHIPPED] if shipped else []), *directories], faults):
@@ -80,11 +78,11 @@ def discover(directories: Sequence[Path], *, shipped: bool = True) -> Found:
 
 
 def _once(directories: Iterable[Path], unread: list[Fault]) -> list[Path]:
-    """The manifests of all directories, each once, also where one directory lies in another."""
+    """The manifests of all directories without repetitions, even if one directory is inside another."""
     seen: dict[Path, None] = {}
     for directory in directories:
         if not os.path.lexists(directory):
-            reason = "there is no such file or directory"
+            reason = "the file or directory does not exist"
             raise ValidationFailed([Fault(field="", reason=reason, source=str(directory))], f"{directory}: {reason}")
         for path in manifests_in(directory, unread):
             seen.setdefault(path.absolute() if not_a_file(path) else path.resolve())
@@ -92,14 +90,11 @@ def _once(directories: Iterable[Path], unread: list[Fault]) -> list[Path]:
 
 
 class ProblemCatalogue:
-    """Problems to list, get and search."""
-
     def __init__(self, problems: Iterable[Manifest]) -> None:
         self._problems = {one.problem_id: one for one in sorted(problems, key=lambda one: one.problem_id)}
 
     @classmethod
     def load(cls, *directories: Path | str, shipped: bool = True) -> ProblemCatalogue:
-        """The problems of these directories and what is shipped; raises `ValidationFailed` with every fault."""
         found = discover([Path(one) for one in directories], shipped=shipped)
         if found.faults:
             raise ValidationFailed(found.faults, f"{len(found.faults)} faults in the problems")
@@ -112,22 +107,21 @@ class ProblemCatalogue:
         return iter(self._problems.values())
 
     def get(self, problem_id: str) -> Manifest:
-        """The problem of this id; raises `ProblemNotFound`."""
         found = self._problems.get(problem_id)
         if found is None:
             hint = nearest(problem_id, self._problems) or f"; see `{advice('pursuit problem list')}`"
-            raise ProblemNotFound(f"there is no problem {problem_id[:100]!r}{hint}", problem_id=problem_id[:100])
+            raise ProblemNotFound(f"problem {problem_id[:100]!r} does not exist{hint}", problem_id=problem_id[:100])
         return found
 
     def search(
         self, text: str | None = None, *, kind: str | None = None, tags: Sequence[str] | str = ()
     ) -> list[Manifest]:
-        """The problems that fit every filter: all words of the text, the kind, and all tags (or the one that is given).
+        """The problems that match every filter: all words of the text, the kind, and all tags.
 
-        Raises `ValidationFailed` for a kind that no problem can be of.
+        Raises `ValidationFailed` for an unknown kind.
         """
         if kind is not None and kind not in KINDS:
-            reason = f"{kind[:60]!r} is none of {', '.join(KINDS)}{nearest(kind, KINDS)}"
+            reason = f"unknown kind {kind[:60]!r}; known: {', '.join(KINDS)}{nearest(kind, KINDS)}"
             raise ValidationFailed([Fault(field="kind", reason=reason)], f"kind: {reason}")
         words, tags = (text or "").lower().split(), [tags] if isinstance(tags, str) else tags
         return [

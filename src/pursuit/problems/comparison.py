@@ -1,4 +1,4 @@
-"""Compares attempts: the row of each, their order, and their scores judged again from the log.
+"""Compares attempts: a row for each, their order, and their scores judged again from the log.
 
 Invariant: the best attempt comes first: feasible before infeasible, then by the primary metric.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
@@ -17,88 +17,91 @@ from pursuit.core.attempts import AttemptState, ScoreRow, submission_digest
 from pursuit.core.report import iso
 from pursuit.errors import InvalidArgument
 from pursuit.problems.manifest import Manifest
-from pursuit.problems.scoring import CannotScore, Expressions, Judged, Submitted, judge
+from pursuit.problems.scoring import CannotScore, Judged, Submitted, judge
 from pursuit.problems.secrecy import judging_digest
+from pursuit.sandbox.sandbox import Sandbox
 
-ANOTHER_VERSION = "it was judged by another version of the problem's judge or files than the one here"
+ANOTHER_VERSION = "it was judged by another version of the problem's judge or files"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What came out, and whether it is what the ledger says; `same` is None where it says nothing."""
+    """A score judged again; `same` tells if it equals the recorded score, None without a recorded score."""
 
     attempt: AttemptState
-    rows: tuple[ScoreRow, ...]
-    solved: bool
+    judged: Judged
     same: bool | None
     notes: tuple[str, ...] = ()
-    judged: Judged | None = field(default=None, repr=False)
+
+    @property
+    def rows(self) -> tuple[ScoreRow, ...]:
+        return self.judged.rows
+
+    @property
+    def solved(self) -> bool:
+        return self.judged.solved
 
     def as_dict(self) -> dict[str, Any]:
-        """It as JSON."""
         return {
             "attempt_id": self.attempt.attempt_id,
             "problem_id": self.attempt.opened.problem_id,
             "score": list(msgspec.to_builtins(self.rows)),
             "solved": self.solved,
-            "isolated": None if self.judged is None else self.judged.isolated,
+            "isolated": self.judged.isolated,
             "same": self.same,
             "notes": list(self.notes),
         }
 
 
-async def replay(
-    problem: Manifest, state: AttemptState, expressions: Expressions, *, serve: str | None = None
-) -> Replayed:
-    """Judges the submission of an attempt again; raises `InvalidArgument` if there is none or it cannot be judged.
+async def replay(problem: Manifest, state: AttemptState, expressions: Sandbox, *, serve: str | None = None) -> Replayed:
+    """Judges the submission of an attempt again; raises `InvalidArgument` if that is not possible.
 
-    No server is asked: the recorded evidence of a judge that is a server's tool is scored instead. `serve` is the
-    command by which the caller can open the attempt again.
+    No server is called: if a server's tool judges, its recorded evidence is scored instead. `serve` is the command
+    with which the caller can open the attempt again.
     """
     own = f"serving it again (`to_mcp_server(attempt_id={state.attempt_id!r}, …)`)"
     again = own if serve is None else f"`{serve}`"
     taken = state.taken
     if taken is None:
-        why = "has no submission to judge"
+        why = "lacks a submission to judge"
         if state.claimed is not None:
-            why = f"handed something in and was cut off before the server answered; {again} settles it"
+            why = f"was interrupted before the server answered its submission; {again} settles it"
         raise InvalidArgument(f"{state.attempt_id} {why}", attempt_id=state.attempt_id)
     notes = _versions(problem, state)
     intact = submission_digest(taken.submission) == taken.digest
     if not intact:
         notes.append("the submission does not have the hash of its receipt")
     if taken.unknown:
-        notes.append(f"it is not known whether the problem's server took it: {taken.unknown}")
+        notes.append(f"the problem's server may or may not have accepted it: {taken.unknown}")
     recorded = state.scored
     evidence = None if recorded is None else recorded.evidence
     if problem.scorer.kind == "tool" and evidence is None:
-        said = "has not said anything yet" if recorded is None else f"failed: {recorded.error}"
-        raise InvalidArgument(f"{state.attempt_id}: the tool that judges {said}; {again} asks it")
+        said = "has not answered yet" if recorded is None else f"failed: {recorded.error}"
+        raise InvalidArgument(f"{state.attempt_id}: the judging tool {said}; {again} calls it")
     try:
         found = await judge(problem, Submitted.of(taken), expressions=expressions, evidence=evidence)
     except CannotScore as error:
         raise InvalidArgument(f"{state.attempt_id} cannot be judged again: {error}") from None
-    rows = found.score.rows
     if recorded is None or recorded.error is not None:
         failed = "" if recorded is None else f": the judge failed ({recorded.error})"
-        notes.append(f"the ledger had no score of it{failed}")
+        notes.append(f"the ledger does not contain its score{failed}")
         same = None if intact else False
     else:
-        same = intact and rows == recorded.rows and found.score.solved == recorded.solved
-    return Replayed(attempt=state, rows=rows, solved=found.score.solved, same=same, notes=tuple(notes), judged=found)
+        same = intact and (found.rows, found.solved) == (recorded.rows, recorded.solved)
+    return Replayed(attempt=state, judged=found, same=same, notes=tuple(notes))
 
 
 def _versions(problem: Manifest, state: AttemptState) -> list[str]:
-    """What is said of a judge that is not the one of then."""
+    """Notes on differences between the judge of the attempt and the current judge."""
     if state.opened.manifest != problem.digest:
-        return ["the problem's manifest is not the one that the attempt was made with"]
+        return ["the problem's manifest has changed since the attempt"]
     return [ANOTHER_VERSION] if is_other_version(state, judging_digest(problem)) else []
 
 
 def is_other_version(state: AttemptState, current: str) -> bool:
-    """Whether the attempt was judged (or, unjudged, begun) with another version than the current one.
+    """True if the attempt was judged (or, unjudged, begun) with another version than the current one.
 
-    Of attempts older than this digest nothing is known, and nothing is said.
+    False for attempts from before this digest was recorded.
     """
     judge = state.scored.judge if state.scored is not None and state.scored.judge else state.opened.judge
     return bool(judge) and judge != current
@@ -113,10 +116,10 @@ def attempt_row(
     mission_over: bool = False,
     now: float | None = None,
 ) -> dict[str, Any]:
-    """One attempt as JSON; `spent` is what its mission used, `version` the digest of today's judge.
+    """One attempt as JSON; `spent` is its mission's use of budget, `version` the digest of the current judge.
 
-    `seconds` has all the thinking in it, `seconds_from_first_call` is what `wall_seconds` bounds. A repository without
-    a server has nothing to call.
+    `seconds` includes all thinking; `wall_seconds` limits `seconds_from_first_call`. A repository without a server has
+    no tools to call.
     """
     has_calls = problem.repository is None or problem.server is not None
     rows = () if state.scored is None else state.scored.rows
@@ -163,12 +166,11 @@ def attempt_row(
 
 
 def targets_of(problem: Manifest) -> dict[str, float]:
-    """What each metric must reach to count as solved, where that is said."""
     return {one.name: one.target for one in problem.scorer.metrics if one.target is not None}
 
 
 def status_of(state: AttemptState, *, mission_over: bool, now: float | None = None) -> str:
-    """How far it is; `ended` where nothing was submitted and the mission, the time or the budget is over."""
+    """The attempt's status; `ended` if nothing was submitted and the mission, the time or the budget is over."""
     if state.status != "open":
         return state.status
     limits, endless = state.opened.limits, math.inf
@@ -177,7 +179,7 @@ def status_of(state: AttemptState, *, mission_over: bool, now: float | None = No
 
 
 def spent_budgets(state: AttemptState, now: float | None = None) -> list[str]:
-    """The budgets that refused a call, or have room for none; time runs until there is a submission."""
+    """The budgets that refused a call or are used up; time runs until there is a submission."""
     limits = state.opened.limits
     until = state.taken.at if state.taken is not None else now
     used: dict[str, float] = {"calls": state.calls, "evaluations": state.evaluations}
@@ -188,7 +190,6 @@ def spent_budgets(state: AttemptState, now: float | None = None) -> list[str]:
 
 
 def problem_row(problem: Manifest, attempts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A problem with the attempts at it as JSON; for operators only, since it shows the targets."""
     primary = problem.primary
     return {
         "problem_id": problem.problem_id,
@@ -198,7 +199,7 @@ def problem_row(problem: Manifest, attempts: Sequence[dict[str, Any]]) -> dict[s
         "direction": primary.direction,
         "target": primary.target,
         "best_known": primary.best_known,
-        "attempts": ranked(attempts),
+        "attempts": sorted(attempts, key=_rank),
         "agents": agents_of(attempts),
     }
 
@@ -207,10 +208,10 @@ PASS_AT = (1, 2, 3, 5, 10, 20, 50, 100)
 
 
 def agents_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The attempts of each agent (`label`) taken together, the agent with the best mean first.
+    """Statistics of the attempts of each agent (`label`), the agent with the best mean first.
 
-    Attempts that still run are left out. Mean, standard error and best are over the feasible scores. `pass_at` is the
-    chance that at least one of k attempts, drawn from those that are over, solves the problem.
+    Running attempts are excluded. Mean, standard error and best are over the feasible scores. `pass_at` is the chance
+    that at least one of k finished attempts, drawn at random, solves the problem.
     """
     over: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
@@ -237,12 +238,8 @@ def _agent(label: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def ranked(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of one problem, the best first; what has no score comes last, in the order given."""
-    return sorted(rows, key=_rank)
-
-
 def _rank(row: Mapping[str, Any]) -> tuple[bool, bool, float]:
+    """The sort key: the best first, attempts without a score last, in the given order."""
     value = row["value"]
     if value is None:
         return True, True, 0.0

@@ -1,4 +1,4 @@
-"""The repository of a coding problem: what an agent starts from, and what of a folder is its submission."""
+"""The repository of a coding problem: the files that an agent starts from, and its submission in a folder."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from pursuit.errors import InvalidArgument
 from pursuit.problems.manifest import Manifest, Repository
 from pursuit.proposers.agent.workspace import WorkspaceFailed, run_git
 
-LARGEST_FILE = 1024 * 1024
+MAX_FILE = 1024 * 1024
 _WHO = ("-c", "user.name=Pursuit", "-c", "user.email=pursuit@localhost", "-c", "core.hooksPath=/dev/null")
 
 
 def repository_of(problem: Manifest) -> Repository:
-    """The repository of a problem. Raises `InvalidArgument` if it has none."""
     if problem.repository is None:
-        raise InvalidArgument(f"{problem.problem_id} is no problem for coding agents: it has no [repository]")
+        raise InvalidArgument(f"{problem.problem_id} is not for coding agents: [repository] is missing")
     return problem.repository
 
 
 async def make_repository(problem: Manifest, place: Path) -> None:
-    """Makes a git repository of the files that an agent starts from. Raises `InvalidArgument`."""
     source = problem.folder / repository_of(problem).path
     ignored = shutil.ignore_patterns("__pycache__", ".git")
     await anyio.to_thread.run_sync(lambda: shutil.copytree(source, place, ignore=ignored))
@@ -39,13 +37,13 @@ async def make_repository(problem: Manifest, place: Path) -> None:
         for words in commands:
             await run_git(words, cwd=place, environment=environment, given=None)
     except WorkspaceFailed as error:
-        raise InvalidArgument(f"the repository of {problem.problem_id} cannot be made: {error}") from None
+        raise InvalidArgument(f"cannot create the repository of {problem.problem_id}: {error}") from None
 
 
 def changed_files(problem: Manifest, folder: Path) -> dict[str, str | None]:
-    """The text of each file that differs from the start, by its path; None is one that was removed.
+    """The text of each file that differs from the start, by path; None for a removed file.
 
-    Hidden files and caches are left out. Raises `InvalidArgument` for what is no text.
+    Hidden files and caches are omitted. Raises `InvalidArgument` for a file that is not text.
     """
     before = dict(_files(problem.folder / repository_of(problem).path))
     after = dict(_files(folder))
@@ -54,7 +52,7 @@ def changed_files(problem: Manifest, folder: Path) -> dict[str, str | None]:
     try:
         return removed | {name: body.decode() for name, body in changed.items()}
     except UnicodeDecodeError:
-        raise InvalidArgument(f"{folder} has a file that differs and is no UTF-8 text") from None
+        raise InvalidArgument(f"{folder} contains a changed file that is not UTF-8 text") from None
 
 
 def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -64,6 +62,6 @@ def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
             path = Path(place, name)
             if name.startswith(".") or path.is_symlink() or not path.is_file():
                 continue
-            if path.stat().st_size > LARGEST_FILE:
-                raise InvalidArgument(f"{path} has more than {LARGEST_FILE} bytes")
+            if path.stat().st_size > MAX_FILE:
+                raise InvalidArgument(f"{path} is larger than {MAX_FILE} bytes")
             yield path.relative_to(folder).as_posix(), path.read_bytes()

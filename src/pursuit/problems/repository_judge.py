@@ -1,9 +1,10 @@
-"""Judges what a coding agent hands in: applies its files to a copy of the repository and runs the hidden tests there.
+"""Judges a coding agent's submission: applies its files to a copy of the repository and runs the hidden tests there.
 
 It runs from the folder of the manifest: `python -m pursuit.problems.repository_judge REPOSITORY TESTS`. Standard input
 is the submission, standard output the score. The hidden tests are data: a runner imports the submission, gets the steps
-without what they must give, and returns what they gave. The comparison is here, so code that forges the runner's answer
-must know the values. Where bubblewrap works, the runner sees neither this process nor the folder of the manifest.
+without their expected values, and returns the actual values. This process compares them, so code that forges the
+runner's answer must know the values. Where bubblewrap works, the runner sees neither this process nor the manifest's
+folder.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from typing import Annotated, Any
 import anyio
 import msgspec
 
-from pursuit.config.surroundings import Isolation, Surroundings, no_isolation
+from pursuit.config.process_environment import Isolation, ProcessEnvironment, no_isolation
 from pursuit.core.tools import CallFailed
 from pursuit.engine.commands import run_command
 
 SECONDS = 30.0
-"""Tests that run for longer have passed nothing."""
-MOST_OUTPUT = 1024 * 1024
+"""Seconds after which all tests count as failed."""
+MAX_OUTPUT = 1024 * 1024
 _PR_SET_DUMPABLE = 4
 READY = " "
-"""The runner prints it before it imports the submission. Without it the runner did not start."""
+"""The runner prints it before it imports the submission; without it, the runner did not start."""
 RUN = """
 import json, os, sys
 answer = os.fdopen(os.dup(1), "w")
@@ -67,29 +68,24 @@ os._exit(0)
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A line of Python; the value that it must give, or the name of the error that it must raise."""
-
     run: str
     gives: Any = msgspec.UNSET
     raises: str | None = None
 
     def holds(self, said: Mapping[str, Any]) -> bool:
-        """Whether the runner said what this step must give."""
         if self.raises is not None:
             return self.raises in said.get("raised", ())
         return "raised" not in said if self.gives is msgspec.UNSET else said.get("gave", msgspec.UNSET) == self.gives
 
 
 class HiddenTest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Steps in one name space; it passes if all of them hold."""
-
     test: str
     steps: Annotated[tuple[Step, ...], msgspec.Meta(min_length=1)]
 
 
 def main(repository: str, hidden: str) -> None:
     """Prints how many of the hidden tests pass, and whether the submission was isolated from this process."""
-    if sys.platform == "linux":  # no process of this user reads the tests in our memory, or writes to our pipes
+    if sys.platform == "linux":  # no process of this user can read the tests in our memory, or write to our pipes
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     files = json.load(sys.stdin)["submission"]["files"]
     tests = _tests(Path(hidden))
@@ -99,7 +95,7 @@ def main(repository: str, hidden: str) -> None:
         shutil.copytree(repository, tree, ignore=shutil.ignore_patterns("__pycache__"))
         _apply(files, tree)
         unseen = (str(Path.cwd()), str(Path(hidden).resolve()))
-        around = Surroundings(isolation=Isolation(write=(str(tree),), hide=unseen) if isolated else None)
+        around = ProcessEnvironment(isolation=Isolation(write=(str(tree),), hide=unseen) if isolated else None)
         said = anyio.run(_said, tree, [[step.run for step in test.steps] for test in tests], around)
     json.dump({"passed": _passed(tests, said), "isolated": isolated}, sys.stdout)
 
@@ -124,12 +120,12 @@ def _apply(files: Mapping[str, str | None], tree: Path) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-async def _said(tree: Path, steps: Sequence[Sequence[str]], around: Surroundings) -> list[list[dict[str, Any]]]:
-    """The outcome of each step of each test; nothing if the code left early, did not end or wrote something else."""
+async def _said(tree: Path, steps: Sequence[Sequence[str]], around: ProcessEnvironment) -> list[list[dict[str, Any]]]:
+    """The outcome of each step of each test; empty if the code exited early, did not end or wrote other output."""
     argv, given = [sys.executable, "-B", "-I", "-c", RUN], json.dumps(steps).encode()
     try:
         with anyio.fail_after(SECONDS):
-            done = await run_command(argv, str(tree), around=around, given=given, whole=MOST_OUTPUT)
+            done = await run_command(argv, str(tree), around=around, given=given, whole=MAX_OUTPUT)
     except TimeoutError:
         return []
     except CallFailed as error:

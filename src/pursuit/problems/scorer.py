@@ -1,10 +1,10 @@
-"""The `[scorer]` of a manifest: the judge, its metrics, and what its program and its files must be. Runs nothing."""
+"""The `[scorer]` of a manifest: the judge, its metrics, and the rules for its program and files. Runs nothing."""
 
 from __future__ import annotations
 
 import ast
+import builtins
 import math
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,9 +15,21 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from pursuit.config.files import as_table
+from pursuit.config.process_environment import IsolationKey
 from pursuit.config.servers import PYTHON
-from pursuit.config.surroundings import IsolationKey
-from pursuit.core.base_model import AnyNumber, Broken, Filled, NotNegative, Positive, kind, must, nearest, refuse, rules
+from pursuit.core.base_model import (
+    AnyNumber,
+    Broken,
+    Filled,
+    NotNegative,
+    Positive,
+    kind,
+    must,
+    nearest,
+    refuse,
+    refusing,
+    rules,
+)
 from pursuit.core.patterns import SyntaxProblem, checked_expression
 from pursuit.problems.files import file_of, files_of, is_folder, not_a_file, parsed_python
 
@@ -31,29 +43,19 @@ TOOL = "design_brief"
 SUBMIT = "submit_final"
 FINAL_ANSWER = "final_answer"
 TAKEN = (SUBMIT, FINAL_ANSWER, TOOL)
-"""Tools that are the agents', and so can be no judge."""
+"""Tools of the agents, which cannot be the judge."""
 
-MOST_METRICS, MOST_RULES = 32, 64
-"""More cannot be compared by a person."""
-
-KNOWN_NAMES = frozenset((
-    "abs", "all", "any", "bin", "bool", "bytes", "chr", "complex", "dict", "divmod", "enumerate", "filter", "float",
-    "format", "frozenset", "getattr", "hasattr", "hash", "hex", "id", "int", "isinstance", "iter", "len", "list", "map",
-    "max", "min", "next", "object", "oct", "ord", "pow", "range", "repr", "reversed", "round", "set", "slice", "sorted",
-    "str", "sum", "tuple", "type", "zip",
-))  # fmt: skip
-"""What of Python's own names the sandbox has for an expression."""
-
+MAX_METRICS, MAX_RULES = 32, 64
+"""A person cannot compare more."""
 
 Wrong = tuple[str, str]
-"""A field, and what is wrong with it."""
+"""A field, and its fault."""
 DEEPEST = 100
 """Levels of nested tables and lists that `walk` follows."""
 _LARGEST = 2**63
 
 
 def walk(value: object, at: str = "", depth: int = 0) -> Iterator[tuple[str, object, int]]:
-    """The value and all values inside, in order, each with its place and its depth."""
     yield at, value, depth
     if depth == DEEPEST:
         return
@@ -66,7 +68,6 @@ def walk(value: object, at: str = "", depth: int = 0) -> Iterator[tuple[str, obj
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be written as UTF-8: it holds no half of a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -75,52 +76,40 @@ def is_unicode(text: str) -> bool:
 
 
 def table_of(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """A table inside; empty where there is none."""
     return as_table(table.get(key)) or {}
 
 
 def rows_of(table: Mapping[str, Any], key: str) -> list[tuple[int, Mapping[str, Any]]]:
-    """The tables of a list, each with its place."""
     rows = cast("list[object]", table.get(key)) if isinstance(table.get(key), list) else []
     return [(place, found) for place, row in enumerate(rows) if (found := as_table(row)) is not None]
 
 
 def given_text(table: Mapping[str, Any], key: str) -> str | None:
-    """A text that is not empty."""
     value = table.get(key)
     return value if isinstance(value, str) and value.strip() else None
 
 
-class Unlike(NamedTuple):
-    """What JSON has no word for, and whether the whole can be written as JSON."""
-
-    told: list[Wrong]
-    writable: bool
-
-
-def unlike_json(value: object, at: str) -> Unlike:
-    """Everything in a value that JSON has no word for."""
-    told = [(place, reason) for place, one, _ in walk(value, at) if (reason := _unlike_json(one))]
-    return Unlike(told, not told and all(is_unicode(text) for _, text in texts_in(value, at)))
+def unlike_json(value: object) -> Iterator[Broken]:
+    """Each part of a value that JSON cannot represent."""
+    return (Broken(why, at or None) for at, one, _ in walk(value) if (why := _unlike_json(one)))
 
 
 def _unlike_json(value: object) -> str | None:
     match value:
         case Mapping():
             odd = [key for key in cast("Mapping[object, object]", value) if not isinstance(key, str)]
-            return f"has keys that are no texts: {', '.join(repr(key)[:60] for key in odd)}" if odd else None
+            return f"has keys that are not text: {', '.join(repr(key)[:60] for key in odd)}" if odd else None
         case float():
             return None if math.isfinite(value) else f"must be a finite number, not {value}"
         case int():
-            return "is too large for a whole number" if abs(value) >= _LARGEST else None
+            return "is too large" if abs(value) >= _LARGEST else None
         case None | str() | list() | tuple():
             return None
         case _:
-            return f"must be something that JSON has, not {kind(value)}; put it in quotes"
+            return f"must be a JSON value, not {kind(value)}; put it in quotes"
 
 
 def texts_in(value: object, at: str) -> Iterator[tuple[str, str]]:
-    """The texts in a value, also the keys of its tables, each with its place."""
     for place, one, _ in walk(value, at):
         if isinstance(one, str):
             yield place, one
@@ -129,22 +118,17 @@ def texts_in(value: object, at: str) -> Iterator[tuple[str, str]]:
 
 
 class Reading(NamedTuple):
-    """Where a manifest is read. What has no folder of its own is not `confined`: its server may be a file anywhere."""
-
     folder: Path
-    confined: bool
     has_server: bool
     citation_mode: object
     check_proposer: Callable[[Mapping[str, Any], ValidationInfo], None]
 
     @classmethod
     def of(cls, info: ValidationInfo) -> Reading:
-        """The one of this validation."""
         return cast("Reading", info.context)
 
 
 def at_most(most: int) -> BeforeValidator:
-    """A list of no more tables; what is in a longer one is not looked at."""
 
     def check(value: object) -> object:
         if isinstance(value, list) and (count := len(cast("list[object]", value))) > most:
@@ -155,17 +139,16 @@ def at_most(most: int) -> BeforeValidator:
 
 
 def _twice(given: Sequence[object], same: Callable[[str], str] = str) -> Iterator[tuple[int, str]]:
-    """The texts of a list that stand in it before, each with its place."""
+    """The repeated texts of a list, each with its position."""
     seen = set[str]()
     for place, text in enumerate(given):
         if isinstance(text, str):
             if same(text) in seen:
-                yield place, f"{text!r} stands there twice"
+                yield place, f"{text!r} is listed twice"
             seen.add(same(text))
 
 
 def once(same: Callable[[str], str] = str) -> Any:
-    """A list in which no text is the `same` as an earlier one."""
     return rules(lambda given, _: (Broken(why, (place,)) for place, why in _twice(given, same)), of=list)
 
 
@@ -179,7 +162,7 @@ def _metric_rules(given: Mapping[str, Any], _info: ValidationInfo) -> Iterator[B
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One number of a score. `target` is what counts as solved, `best_known` what the literature reached."""
+    """One number of a score. At `target` a problem counts as solved; `best_known` is the best published value."""
 
     name: Annotated[OneLine, Field(alias="metric")]
     unit: OneLine = ""
@@ -188,7 +171,6 @@ class Metric:
     best_known: Real | None = None
 
     def met(self, value: float) -> bool:
-        """Whether a value reaches the target; without a target every value does."""
         if self.target is None:
             return True
         return value >= self.target if self.direction == "maximize" else value <= self.target
@@ -211,7 +193,7 @@ def _expression(text: str, info: ValidationInfo) -> str:
 
 
 def unknown_names(expression: str, has_server: bool) -> list[str]:
-    """What is told of each name in an expression that is neither given nor made by itself."""
+    """A fault for each name in an expression that is neither given nor assigned in it."""
     told = ("submission", "arguments", "result") if has_server else ("submission",)
     told += ("calls", "evaluations")
     tree = parsed_python(expression.strip(), "eval")
@@ -219,22 +201,17 @@ def unknown_names(expression: str, has_server: bool) -> list[str]:
     made = {node.arg for node in nodes if isinstance(node, ast.arg)}
     made |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     read = {node.id: None for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    unknown = [name for name in read if name not in made and name not in told and name not in KNOWN_NAMES]
+    unknown = [name for name in read if name not in made and name not in told and not hasattr(builtins, name)]
     known = f"{', '.join(told)} and Python's own such as len, sorted, abs"
-    return [f"there is no name {name[:60]!r} here{nearest(name, told)}; known: {known}" for name in unknown]
+    return [f"unknown name {name[:60]!r}{nearest(name, told)}; known: {known}" for name in unknown]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoringRule:
-    """One expression over the submission, and the metric that it gives."""
+    """One expression over the submission, and the metric that it computes."""
 
     metric: Filled
     expression: Annotated[Filled, AfterValidator(_expression)]
-
-
-def _arguments(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    refuse(Broken(why, at or None) for at, why in unlike_json(given, "").told)
-    return given
 
 
 def _declared(pattern: str, info: ValidationInfo) -> str:
@@ -248,19 +225,19 @@ _NO_NAME = "must not be empty; give the number's name"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scorer:
-    """The judge. Only what goes with its kind is there; every constraint holds at or below `tolerance`.
+    """The judge. Only the fields of its kind are set; a constraint is met at or below `tolerance`.
 
-    `files` are paths or globs, relative to the manifest, of what else it reads or imports.
+    `files` are paths or globs, relative to the manifest, of the other files that the judge reads or imports.
     """
 
     NEEDED: ClassVar[Mapping[str, str]] = {
         "kind": f"give one of {', '.join(SCORER_KINDS)}",
-        "metrics": "give [[scorer.metrics]], the one that attempts are compared by first",
+        "metrics": "give [[scorer.metrics]]; attempts are compared by the first",
     }
 
     kind: ScorerKind
     metrics: Annotated[
-        tuple[Annotated[Metric, rules(_metric_rules)], ...], rules(_metrics_rules, of=list), at_most(MOST_METRICS)
+        tuple[Annotated[Metric, rules(_metric_rules)], ...], rules(_metrics_rules, of=list), at_most(MAX_METRICS)
     ]
     constraints: Annotated[tuple[Annotated[str, must(str.strip, _NO_NAME)], ...], once()] = ()
     tolerance: Annotated[NotNegative, AfterValidator(float)] = 0.0
@@ -268,9 +245,9 @@ class Scorer:
     function: Filled | None = None
     command: tuple[str, ...] = ()
     output: CommandOutput = "json"
-    predicates: Annotated[tuple[ScoringRule, ...], at_most(MOST_RULES)] = ()
+    predicates: Annotated[tuple[ScoringRule, ...], at_most(MAX_RULES)] = ()
     tool: Filled | None = None
-    arguments: Annotated[Mapping[str, Any], AfterValidator(_arguments)] = field(default_factory=dict[str, Any])
+    arguments: Annotated[Mapping[str, Any], refusing(unlike_json)] = field(default_factory=dict[str, Any])
     isolation: IsolationKey | None = None
     files: tuple[Annotated[str, AfterValidator(_declared)], ...] = ()
 
@@ -290,7 +267,7 @@ _MISSING: Mapping[ScorerKind, str] = {
 
 
 def scorer_rules(given: Mapping[str, Any], info: ValidationInfo) -> Iterator[Broken]:
-    """What goes with the kind of a scorer. One of an unknown kind is what its keys say."""
+    """Checks the keys of a scorer's kind. An unknown kind is inferred from the keys."""
     chosen: ScorerKind | None = next((one for one in SCORER_KINDS if one == given.get("kind")), None)
     named: ScorerKind | None = next((one for one in SCORER_KINDS if _OF_KIND[one][0] in given), None)
     for other, keys in _OF_KIND.items():
@@ -302,12 +279,11 @@ def scorer_rules(given: Mapping[str, Any], info: ValidationInfo) -> Iterator[Bro
 
 
 def _needs(given: Mapping[str, Any], judge: ScorerKind, reading: Reading) -> Iterator[Broken]:
-    """What the kind of a scorer needs and the table lacks."""
     key = _OF_KIND[judge][0]
     if given.get(key) in (None, []):
         yield Broken(_MISSING[judge], key)
     function, tool, command = given_text(given, "function"), given_text(given, "tool"), given.get("command")
-    wrong = judge == "function" and function and wrong_function(function, reading.folder, reading.has_server)
+    wrong = judge == "function" and function and wrong_function(function, reading.folder)
     if wrong:
         yield Broken(wrong, "function")
     if judge == "command" and isinstance(command, list):
@@ -316,16 +292,15 @@ def _needs(given: Mapping[str, Any], judge: ScorerKind, reading: Reading) -> Ite
             yield Broken(place[1], ("command", place[0]))
     several = len(rows_of(given, "metrics")) > 1 or given.get("constraints")
     if judge == "command" and given.get("output") == "exit_code" and several:
-        yield Broken("an exit code is one metric and no constraint; let the command print JSON", "output")
+        yield Broken("an exit code gives one metric and no constraints; let the command print JSON", "output")
     if judge == "tool" and tool in TAKEN:
-        yield Broken(f"{tool!r} is what agents call; name a tool that only the judge calls", "tool")
+        yield Broken(f"agents call {tool!r}; name a tool that only the judge calls", "tool")
     if judge == "tool" and not reading.has_server:
-        yield Broken("there is no [server] whose tool it could be", "tool")
+        yield Broken("needs a [server] that offers the tool", "tool")
 
 
 def _given_once(table: Mapping[str, Any]) -> Iterator[Broken]:
-    """Each number that no predicate gives, or that two give."""
-    if len(rows := rows_of(table, "predicates")) > MOST_RULES:
+    if len(rows := rows_of(table, "predicates")) > MAX_RULES:
         return
     given = [given_text(row, "metric") for _, row in rows]
     wanted: list[tuple[tuple[str | int, ...], object]] = [
@@ -335,21 +310,16 @@ def _given_once(table: Mapping[str, Any]) -> Iterator[Broken]:
         wanted += [(("constraints", place), name) for place, name in enumerate(cast("list[object]", constraints))]
     for at, name in wanted:
         if given and isinstance(name, str) and name.strip() and name not in given:
-            yield Broken(f"no predicate gives {name!r}", at)
+            yield Broken(f"no predicate computes {name!r}", at)
     for place, name in enumerate(given):
         if name is not None and name in given[:place]:
-            yield Broken(f"{name!r} is given twice", ("predicates", place, "metric"))
+            yield Broken(f"{name!r} is computed twice", ("predicates", place, "metric"))
 
 
-_GIVEN = frozenset(("calls", "evaluations"))
-"""What a scoring function is told besides, if it has parameters of these names."""
+def wrong_function(function: str, folder: Path) -> str | None:
+    """Why a scoring function is invalid: a missing file, invalid Python, or a file that never mentions its name.
 
-
-def wrong_function(function: str, folder: Path, has_server: bool) -> str | None:
-    """Why a scoring function cannot be called: the file is not there, is no Python, or has no such function.
-
-    The parameters are checked where the file has one plain `def` of this name. A name that is bound in another way (an
-    import, a decorator, an assignment) passes: only running the file would tell.
+    Only running the file would tell how the name is bound and which parameters it takes.
     """
     file, colon, name = function.partition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
@@ -358,88 +328,46 @@ def wrong_function(function: str, folder: Path, has_server: bool) -> str | None:
     tree = None if isinstance(path, str) else parsed_python(path)
     if not isinstance(tree, ast.Module):
         return path if isinstance(path, str) else f"{file!r} cannot be read as Python"
-    nodes = list(ast.walk(tree))
-    if not any(value in (name, "*", "__getattr__") for one in nodes for value in vars(one).values()):
-        defined = [one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
-        return f"{file!r} has no function {name!r}{nearest(name, defined)}"
-    bound = [one for one in nodes if name in (getattr(one, "name", ""), getattr(one, "asname", ""))]
-    bound += [one for one in nodes if isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, ast.Store)]
-    only = bound[0] if len(bound) == 1 and bound[0] in tree.body else None
-    if not isinstance(only, ast.FunctionDef | ast.AsyncFunctionDef) or only.decorator_list:
+    if any(value in (name, "*", "__getattr__") for one in ast.walk(tree) for value in vars(one).values()):
         return None
-    ways = (frozenset(("submission",)), *((frozenset(("arguments", "result")),) if has_server else ()))
-    if any(_takes(only.args, way) for way in ways):
-        return None
-    called = f"{name}(submission=…)" + (f" or {name}(arguments=…, result=…)" if has_server else "")
-    return f"{name!r} of {file!r} cannot be called as {called}, as the judge will be"
-
-
-def _takes(wanted: ast.arguments, given: frozenset[str]) -> bool:
-    """Whether parameters can be given by these names, and need no others but the counts."""
-    places = [*wanted.posonlyargs, *wanted.args]
-    needed = {one.arg for one in places[: len(places) - len(wanted.defaults)]}
-    needed |= {one.arg for one, default in zip(wanted.kwonlyargs, wanted.kw_defaults, strict=True) if default is None}
-    named = {one.arg for one in (*wanted.args, *wanted.kwonlyargs)}
-    return needed - _GIVEN <= given and (wanted.kwarg is not None or given <= named) and not needed - named
+    defined = [one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return f"{file!r} does not define function {name!r}{nearest(name, defined)}"
 
 
 _INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*t?(?:\.exe)?|sh|bash|node|ruby|perl")
 _SWITCHES = re.compile(r"-[bBdEiIOPqsSuvx]+")
-"""Options of Python that take no value; what any other option means is not known here."""
+"""Options of Python without a value; other options are not interpreted."""
 
 
-def command_fault(
-    words: Sequence[str], folder: Path, *, confined: bool = True, judges: bool = True
-) -> tuple[int, str] | None:
-    """The place of the first word of a command that cannot be used, and why: a program or script that is not there.
+def command_fault(words: Sequence[str], folder: Path, *, judges: bool = True) -> tuple[int, str] | None:
+    """The position of the first unusable word of a command, and why: a missing program or script.
 
-    A script is the first word after an interpreter. What is not `confined` may lie anywhere. A program that `judges`
-    must be there too: otherwise its absence shows only when the one submission is spent.
+    A script is the first word after an interpreter. If it `judges`, the program must exist here, and its script in the
+    folder: otherwise the fault would appear only after the one submission.
     """
     for place, word in enumerate(words):
         if "\0" in word:
-            return place, "has a null character, which no program can be told"
+            return place, "contains a null character, which cannot be passed to a program"
     if not words or not words[0].strip():
         return (0, "must not be empty: it is the program") if words else None
-    program, why = words[0], None
-    if judges:
-        why = _no_program(program, folder)
-    elif "/" in program:
-        why = _no_script(program, folder, confined=confined, judges=False)
-    if why is not None:
-        return 0, why
-    if program != PYTHON and not _INTERPRETER.fullmatch(PurePosixPath(program).name):
+    program = words[0]
+    if program != PYTHON and (judges or "/" in program):
+        place = str(folder / program) if "/" in program else program
+        if shutil.which(place) is None:
+            return 0, f"program {program[:80]!r} was not found on this machine"
+    script = next((at for at, word in enumerate(words) if at and not _SWITCHES.fullmatch(word)), 0)
+    runs = program == PYTHON or _INTERPRETER.fullmatch(PurePosixPath(program).name)
+    if not runs or not script or words[script].startswith("-"):
         return None
-    place = next((at for at, word in enumerate(words) if at and not _SWITCHES.fullmatch(word)), 0)
-    if place and not words[place].startswith("-"):
-        why = _no_script(words[place], folder, confined=confined, judges=judges)
-    return None if why is None else (place, why)
+    why = _no_script(words[script], folder, confined=judges)
+    return None if why is None else (script, why)
 
 
-def _no_program(program: str, folder: Path) -> str | None:
-    """Why a program cannot be started, as far as can be seen."""
-    if program == PYTHON:
-        return None
-    if "/" not in program:
-        return None if shutil.which(program) else f"there is no program {program[:80]!r} on this machine"
-    found = Path(program) if PurePosixPath(program).is_absolute() else file_of(folder, program)
-    if isinstance(found, str):
-        return found
-    if not_a_file(found) is not None:
-        return f"there is no file {program[:80]!r}"
-    return None if os.access(found, os.X_OK) else f"{program[:80]!r} is not executable"
-
-
-def _no_script(name: str, folder: Path, *, confined: bool, judges: bool) -> str | None:
-    """Why there is no such script; a folder that Python can run is one."""
-    if not name:
-        return None
-    if PurePosixPath(name).is_absolute():
-        there = not judges or not_a_file(Path(name)) is None or is_folder(folder, name)
-        return None if there else f"there is no file {name[:80]!r}"
-    root = folder if confined else Path(folder.anchor)
-    place = name if confined else str(folder / name)
-    found = file_of(root, place)
-    if isinstance(found, Path) or isinstance(file_of(root, f"{place}/__main__.py"), Path):
-        return None
-    return found
+def _no_script(name: str, folder: Path, *, confined: bool) -> str | None:
+    """Why a script is unusable; a folder that Python can run is a script, too."""
+    if not confined or PurePosixPath(name).is_absolute():
+        there = not_a_file(folder / name) is None or is_folder(folder, name)
+        return None if there else f"file {name[:80]!r} does not exist"
+    found = file_of(folder, name)
+    is_package = isinstance(file_of(folder, f"{name}/__main__.py"), Path)
+    return None if isinstance(found, Path) or is_package else found

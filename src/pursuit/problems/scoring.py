@@ -1,7 +1,7 @@
-"""Scores a submission by one of four kinds of judges: a function, a command, predicates, or a tool of the server.
+"""Scores a submission with one of four kinds of judges: a function, a command, predicates, or a tool of the server.
 
-Invariant: whatever a judge does, the result is a score or `CannotScore`; a judge that is a server's tool leaves
-evidence, from which the same score follows without it.
+Invariant: the result is always a score or `CannotScore`; if a server's tool judges, its recorded evidence gives the
+same score again without the server.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ import json
 import math
 import re
 import sys
-import unicodedata
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, Self, cast
+from typing import Any, Self, cast
 
 import anyio
 
+from pursuit.config.process_environment import ProcessEnvironment, no_isolation
 from pursuit.config.servers import PYTHON
-from pursuit.config.surroundings import Surroundings, no_isolation
 from pursuit.core.attempts import AttemptScored, ScoreRow, SubmissionTaken
 from pursuit.core.patterns import Unfinished
 from pursuit.core.tools import CallFailed, ToolResult
@@ -29,23 +28,34 @@ from pursuit.engine.commands import run_command
 from pursuit.errors import Fault, PursuitError, ValidationFailed
 from pursuit.problems.manifest import Manifest, plain_number
 from pursuit.problems.scorer import DEEPEST, Scorer, is_unicode, walk
-from pursuit.sandbox import PredicateValue
+from pursuit.sandbox.sandbox import PredicateValue, Sandbox
 
 
 class CannotScore(Exception):
-    """The judge gave no score; the message says why."""
+    """The judge did not give a score; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class JudgeScore:
-    """One row with a finite value for each metric of the manifest, in its order; and whether all targets are met."""
+class Judged:
+    """One row with a finite value for each metric of the manifest, in its order, and whether all targets are met.
+
+    `evidence` is the server's answer that the score comes from. `isolated` tells whether submitted code was isolated
+    from the judge; None without a repository.
+    """
 
     rows: tuple[ScoreRow, ...]
     solved: bool
+    evidence: dict[str, Any] | None = None
+    isolated: bool | None = None
+
+    def event(self, *, at: float, version: str) -> AttemptScored:
+        return AttemptScored(
+            at=at, rows=self.rows, solved=self.solved, evidence=self.evidence, judge=version, isolated=self.isolated
+        )
 
 
-def score_of(scorer: Scorer, said: Any) -> JudgeScore:
-    """The score in what a judge said: a number, or a table of metrics; `feasible` may stand beside them.
+def score_of(scorer: Scorer, said: Any) -> Judged:
+    """The score in a judge's answer: a number, or a table of metrics and optionally `feasible`.
 
     Raises `CannotScore`.
     """
@@ -62,7 +72,7 @@ def score_of(scorer: Scorer, said: Any) -> JudgeScore:
         )
         for metric in scorer.metrics
     )
-    return JudgeScore(rows, feasible and all(metric.met(numbers[metric.name]) for metric in scorer.metrics))
+    return Judged(rows, feasible and all(metric.met(numbers[metric.name]) for metric in scorer.metrics))
 
 
 def _numbers(scorer: Scorer, said: Any) -> tuple[dict[str, float], bool]:
@@ -79,7 +89,7 @@ def _numbers(scorer: Scorer, said: Any) -> tuple[dict[str, float], bool]:
     wanted = [*(metric.name for metric in scorer.metrics), *scorer.constraints]
     missing = [name for name in wanted if name not in metrics]
     if missing:
-        raise CannotScore(f"the scorer gave no {', '.join(missing)}")
+        raise CannotScore(f"the answer of the scorer lacks {', '.join(missing)}")
     return {name: _finite(name, metrics[name]) for name in wanted}, feasible
 
 
@@ -88,24 +98,21 @@ def _finite(name: str, value: Any) -> float:
         if isinstance(value, bool | int | float) and math.isfinite(value):
             return float(value)
     except OverflowError:
-        raise CannotScore(f"{name} is a whole number that is too large for a score") from None
+        raise CannotScore(f"{name} is too large for a score") from None
     raise CannotScore(f"{name} must be a finite number, not {value!r}"[:300])
 
 
 FREE_KEYS = ("answer", "justification")
-MOST_REASONS = 20
-LONGEST_PLACE = 80
-_FILLERS = frozenset("\u115f\u1160\u2800\u3164\uffa0")
-"""Letters and signs without a shape: fillers of Hangul, and the Braille pattern without dots."""
-
-MOST_BITS = 13_000
-"""Of a whole number: about 4,000 digits, which is what Python writes and reads."""
+MAX_REASONS = 20
+MAX_PLACE = 80
+MAX_BITS = 13_000
+"""Maximum bits of a whole number: about 4,000 digits, as many as Python reads and writes."""
 
 
 def checked_submission(problem: Manifest, given: Mapping[str, Any]) -> dict[str, Any]:
-    """A submission that fits the manifest's schema (or is a text that is not blank) and can be stored exactly.
+    """Returns a submission that fits the manifest's schema (or is text that is not blank) and can be stored exactly.
 
-    Raises `ValidationFailed` with every fault, and then it does not count.
+    Raises `ValidationFailed` with every fault; the submission then does not count.
     """
     reasons = _unkept(given)
     if not reasons:
@@ -114,12 +121,11 @@ def checked_submission(problem: Manifest, given: Mapping[str, Any]) -> dict[str,
 
 
 def kept_submission(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A submission for the problem's own server, which knows its form; raises `ValidationFailed`."""
     return _passed(given, _unkept(given))
 
 
 def kept_result(value: Any, depth: int = 0) -> Any:
-    """A server's answer as the ledger can store it: what is not finite, or nested too deep, becomes None."""
+    """A server's answer as the ledger can store it: values that are not finite or nested too deep become None."""
     if depth > DEEPEST:
         return None
     match value:
@@ -139,28 +145,28 @@ def kept_result(value: Any, depth: int = 0) -> Any:
 def _passed(given: Mapping[str, Any], reasons: list[str]) -> dict[str, Any]:
     if reasons:
         faults = [Fault(field="submission", reason=reason) for reason in reasons]
-        raise ValidationFailed(faults, "this is no valid submission, and it does not count as one")
+        raise ValidationFailed(faults, "this submission is not valid and does not count")
     return dict(given)
 
 
 def _unkept(given: Mapping[str, Any]) -> list[str]:
-    """What JSON or UTF-8 cannot represent, and so could not be judged again."""
+    """Faults for values that JSON or UTF-8 cannot represent, and that could not be judged again."""
     found = ((place, _objection(value, depth)) for place, value, depth in walk(given))
-    return list(islice((f"{place[-LONGEST_PLACE:]}: {why}" for place, why in found if why), MOST_REASONS))
+    return list(islice((f"{place[-MAX_PLACE:]}: {why}" for place, why in found if why), MAX_REASONS))
 
 
 def _objection(value: object, depth: int) -> str:
     match value:
         case str():
-            return "" if is_unicode(value) else "has half of a surrogate pair, which is no text"
+            return "" if is_unicode(value) else "contains half of a surrogate pair, which is not valid text"
         case float():
-            return "" if math.isfinite(value) else f"{value} is no number in JSON; give a finite one"
+            return "" if math.isfinite(value) else f"{value} is not a JSON number; give a finite number"
         case int():
-            return "is a whole number of more than 3,900 digits" if value.bit_length() > MOST_BITS else ""
+            return "is a whole number of more than 3,900 digits" if value.bit_length() > MAX_BITS else ""
         case Mapping() | list() if depth == DEEPEST and value:
             return f"is nested deeper than {DEEPEST} levels"
         case Mapping() if not all(map(is_unicode, cast("Mapping[str, object]", value))):
-            return "has a name with half of a surrogate pair, which is no text"
+            return "has a name with half of a surrogate pair, which is not valid text"
         case _:
             return ""
 
@@ -174,37 +180,24 @@ def _typed(schema: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
         return [f"it cannot be checked: {error}"]
 
 
-def _is_visible(character: str) -> bool:
-    """Whether it has a shape: a letter, digit, mark or sign, and no filler that only takes their place."""
-    return unicodedata.category(character)[0] in "LNPS" and character not in _FILLERS
-
-
 def _free(given: Mapping[str, Any]) -> list[str]:
-    reasons = [f"there is no part {key!r}; known: answer, justification" for key in given if key not in FREE_KEYS]
+    reasons = [f"unknown part {key!r}; known: answer, justification" for key in given if key not in FREE_KEYS]
     answer = given.get("answer")
     if not isinstance(answer, str):
-        reasons.append("answer must be a text")
-    elif not any(map(_is_visible, answer)):
-        reasons.append("answer is blank; it must have a character that can be seen")
+        reasons.append("answer must be text")
+    elif not answer.strip():
+        reasons.append("answer is blank")
     if not isinstance(given.get("justification", ""), str):
-        reasons.append("justification must be a text")
+        reasons.append("justification must be text")
     return reasons
 
 
-LONGEST_WORDS = 500
-MOST_OUTPUT = 1024 * 1024
-"""Of a judge's standard output: all of it is its answer."""
+MAX_WORDS = 500
+MAX_OUTPUT = 1024 * 1024
+"""Maximum bytes of a judge's standard output, which is its whole answer."""
 
 _FUNCTION_JUDGE = Path(__file__).with_name("function_judge.py")
 _WHOLE_NUMBER = re.compile(r"-?\d{1,4000}")
-
-
-class Expressions(Protocol):
-    """Evaluates expressions in a sandbox."""
-
-    async def evaluate(self, expressions: list[str], variables: Mapping[str, Any]) -> list[PredicateValue]:
-        """The value of each expression."""
-        ...
 
 
 CallTool = Callable[[str, Mapping[str, Any]], Awaitable[ToolResult]]
@@ -212,10 +205,10 @@ CallTool = Callable[[str, Mapping[str, Any]], Awaitable[ToolResult]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted:
-    """What is judged: the submission; `result` is the own server's answer to it, where that owns `submit_final`.
+    """The input of a judge: the submission; `result` is the answer of the server if that owns `submit_final`.
 
-    `unknown` if that answer is not known: then there is a call, and its result is None. `calls` and `evaluations` are
-    how many the attempt made before, by its log: a restart does not change them.
+    `unknown` if that answer is not known: the call was made, and its result is None. `calls` and `evaluations` count
+    those that the attempt made before, by its log: a restart does not change them.
     """
 
     submission: Mapping[str, Any]
@@ -226,7 +219,6 @@ class Submitted:
 
     @classmethod
     def of(cls, taken: SubmissionTaken) -> Self:
-        """What the ledger has of it."""
         return cls(
             submission=taken.submission,
             result=taken.result,
@@ -236,49 +228,27 @@ class Submitted:
         )
 
     def parts(self) -> dict[str, Any]:
-        """What a judge is told: the validated submission, or the call's arguments with its result."""
+        """The judge's input: the validated submission, or the call's arguments with its result."""
         if self.result is None and not self.unknown:
             return {"submission": dict(self.submission)}
         return {"arguments": dict(self.submission), "result": None if self.result is None else dict(self.result)}
 
     def counts(self) -> dict[str, int]:
-        """What a judge is told of the way there."""
         return {"calls": self.calls, "evaluations": self.evaluations}
 
     def told(self) -> dict[str, Any]:
-        """All that a judge may know."""
         return {**self.parts(), **self.counts()}
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A score, and what of it came from a server.
-
-    `isolated` says whether submitted code was kept away from the judge; None if the problem has no repository.
-    """
-
-    score: JudgeScore
-    evidence: dict[str, Any] | None = None
-    isolated: bool | None = None
-
-
-def scored_event(found: Judged, *, at: float, version: str) -> AttemptScored:
-    """The score as an event; `version` is the digest of the judge."""
-    score = found.score
-    return AttemptScored(
-        at=at, rows=score.rows, solved=score.solved, evidence=found.evidence, judge=version, isolated=found.isolated
-    )
 
 
 async def judge(
     problem: Manifest,
     submitted: Submitted,
     *,
-    expressions: Expressions,
+    expressions: Sandbox,
     call: CallTool | None = None,
     evidence: Mapping[str, Any] | None = None,
 ) -> Judged:
-    """The score of a submission; with `evidence` no server is asked. Raises `CannotScore`."""
+    """The score of a submission; with `evidence`, no server is called. Raises `CannotScore`."""
     scorer = problem.scorer
     found: dict[str, Any] | None = None
     try:
@@ -293,17 +263,17 @@ async def judge(
                 case "tool":
                     found = dict(evidence) if evidence is not None else await _tool(problem, submitted, call)
                     said = _told(found)
-            return Judged(score_of(scorer, said), found, _isolated(problem, said))
+            return replace(score_of(scorer, said), evidence=found, isolated=_isolated(problem, said))
     except (CannotScore, PursuitError):
         raise
-    except Exception as error:  # the boundary to whatever a judge may say, such as JSON of any depth
-        raise CannotScore(f"what it said cannot be read: {type(error).__name__}: {error}"[:LONGEST_WORDS]) from error
-    assert scope.cancelled_caught  # noqa: S101 - the only way out of the block without an answer
+    except Exception as error:  # the boundary to any output of a judge, such as very deep JSON
+        raise CannotScore(f"cannot read the judge's answer: {type(error).__name__}: {error}"[:MAX_WORDS]) from error
+    assert scope.cancelled_caught  # noqa: S101 - the block ends without an answer only so
     raise CannotScore(f"the scorer took longer than {plain_number(scorer.timeout)} s")
 
 
 def _isolated(problem: Manifest, said: Any) -> bool | None:
-    """Whether the judge says so and it can be true: code that sees the judge can forge what it says."""
+    """True if the judge reports isolation and it is possible: code that sees the judge can forge its answer."""
     if problem.repository is None:
         return None
     possible = problem.scorer.isolation is None and not no_isolation()
@@ -313,23 +283,23 @@ def _isolated(problem: Manifest, said: Any) -> bool | None:
 async def _function(problem: Manifest, submitted: Submitted) -> Any:
     file, _, name = (problem.scorer.function or "").partition(":")
     asked = {"file": str(problem.folder / file), "name": name, "parts": submitted.parts(), "counts": submitted.counts()}
-    # A process of its own: what it prints, breaks, leaves running or exits is not ours.
+    # A separate process: its output, crashes, leftover threads and exit cannot affect ours.
     argv = [sys.executable, "-P", str(_FUNCTION_JUDGE)]
     told = await _run(problem, argv, asked)
     try:
         answer = json.loads(told["stdout"])
     except ValueError:
-        raise CannotScore(f"{problem.scorer.function}: ended with {told['exit_code']} and no answer") from None
+        raise CannotScore(f"{problem.scorer.function}: exited with {told['exit_code']} without an answer") from None
     if "error" in answer:
-        raise CannotScore(f"{problem.scorer.function}: {answer['error']}"[:LONGEST_WORDS])
+        raise CannotScore(f"{problem.scorer.function}: {answer['error']}"[:MAX_WORDS])
     return answer["said"]
 
 
 async def _run(problem: Manifest, argv: list[str], asked: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        around = Surroundings(isolation=problem.scorer.isolation)
+        around = ProcessEnvironment(isolation=problem.scorer.isolation)
         body = json.dumps(asked).encode()
-        return await run_command(argv, str(problem.folder), around=around, given=body, whole=MOST_OUTPUT)
+        return await run_command(argv, str(problem.folder), around=around, given=body, whole=MAX_OUTPUT)
     except CallFailed as error:
         raise CannotScore(str(error)) from None
 
@@ -342,24 +312,24 @@ async def _command(problem: Manifest, submitted: Submitted) -> Any:
     if scorer.output == "exit_code":
         return {scorer.metrics[0].name: float(code == 0), "feasible": code == 0}
     if code != 0:
-        raise CannotScore(f"{argv[0]!r} ended with {code}: {done['stderr'].strip()[-LONGEST_WORDS:]}")
+        raise CannotScore(f"{argv[0]!r} exited with {code}: {done['stderr'].strip()[-MAX_WORDS:]}")
     try:
         return json.loads(done["stdout"])
     except ValueError as error:
-        raise CannotScore(f"{argv[0]!r} printed no JSON: {error}") from None
+        raise CannotScore(f"{argv[0]!r} did not print JSON: {error}") from None
 
 
-async def _predicates(problem: Manifest, submitted: Submitted, expressions: Expressions) -> dict[str, Any]:
+async def _predicates(problem: Manifest, submitted: Submitted, expressions: Sandbox) -> dict[str, Any]:
     rules = problem.scorer.predicates
     values = await expressions.evaluate([rule.expression for rule in rules], submitted.told())
     wrong = [f"{rule.metric}: {value.error}" for rule, value in zip(rules, values, strict=True) if value.error]
     if wrong:
-        raise CannotScore("; ".join(wrong)[:LONGEST_WORDS])
+        raise CannotScore("; ".join(wrong)[:MAX_WORDS])
     return {rule.metric: _plain(value) for rule, value in zip(rules, values, strict=True)}
 
 
 def _plain(value: PredicateValue) -> Any:
-    """A value of the sandbox; a whole number that is larger than those of JSON comes out of it as its digits."""
+    """Converts a value of the sandbox, which returns very large whole numbers as their digits."""
     if not value.is_json and isinstance(value.value, str) and _WHOLE_NUMBER.fullmatch(value.value):
         return int(value.value)
     return value.value
@@ -368,23 +338,23 @@ def _plain(value: PredicateValue) -> Any:
 async def _tool(problem: Manifest, submitted: Submitted, call: CallTool | None) -> dict[str, Any]:
     name = problem.scorer.tool or ""
     if call is None:
-        raise CannotScore(f"the server whose tool {name!r} scores is not there")
-    # The manifest's last: nothing that is handed in may replace what the operator tells the judge.
+        raise CannotScore(f"the server of the scoring tool {name!r} is not available")
+    # The manifest's arguments come last: a submission cannot replace them.
     arguments = {**submitted.submission, **problem.scorer.arguments}
     try:
         return kept_result((await call(name, arguments)).as_dict())
     except CallFailed as error:
-        raise CannotScore(f"{name}: {error}"[:LONGEST_WORDS]) from None
+        raise CannotScore(f"{name}: {error}"[:MAX_WORDS]) from None
 
 
 def _told(result: Mapping[str, Any]) -> Any:
-    """What a tool's result says: its structured part, else its text as JSON."""
+    """The content of a tool's result: its structured part, else its text as JSON."""
     texts = [str(block.get("text", "")) for block in result.get("content", ()) if block.get("type") == "text"]
     if result.get("isError"):
-        raise CannotScore(f"the scoring tool failed: {' '.join(texts)}"[:LONGEST_WORDS])
+        raise CannotScore(f"the scoring tool failed: {' '.join(texts)}"[:MAX_WORDS])
     if result.get("structuredContent") is not None:
         return result["structuredContent"]
     try:
         return json.loads("".join(texts))
     except ValueError:
-        raise CannotScore("the scoring tool answered with no structured result and no JSON") from None
+        raise CannotScore("the scoring tool answered without a structured result or JSON") from None

@@ -1,7 +1,7 @@
-"""What no agent may see of a problem: the files of its judge and its baseline, and their exact values.
+"""The parts of a problem that no agent may see: the files of its judge and its baseline, and their exact values.
 
-A file of the judge (its program, and what `scorer.files` declares) cannot be an asset; a text for agents that holds an
-exact value of a target or of the baseline's answer is a warning. Whether a sentence gives something away is not judged.
+A file of the judge (its program, and those in `scorer.files`) cannot be an asset; a text for agents that holds an exact
+value of a target or of the baseline's answer is a warning. Hints in sentences are not detected.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from pursuit.problems.manifest import Manifest, plain_number
 from pursuit.problems.scorer import SUBMIT
 
 SHORTEST_TEXT = 8
-"""Characters of an answer that is looked for as a text: shorter ones are common words."""
+"""Minimum characters of an answer to search for: shorter answers are common words."""
 
 _COMMON = (0, 1)
-"""Targets and answers that stand in every text, and tell nothing."""
+"""Targets and answers that occur in any text and reveal nothing."""
 
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?!\w)")
 
 
 def judge_files(manifest: Manifest) -> dict[Path, str]:
-    """The judge's own files, and what each is: its program, and what `scorer.files` declares."""
+    """The judge's files with a description of each: its program, and those in `scorer.files`."""
     scorer, server, folder = manifest.scorer, manifest.server, manifest.folder
     words = scorer.command if scorer.function is None else (scorer.function.partition(":")[0],)
     if scorer.kind == "tool" and server is not None:
@@ -46,7 +46,6 @@ def judge_files(manifest: Manifest) -> dict[Path, str]:
 
 
 def secret_assets(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Each asset that is the manifest, a file of the judge or the baseline's, or a link to one."""
     hidden = {**judge_files(manifest), manifest.path: "the manifest"}
     script = None if manifest.baseline is None else manifest.baseline.proposer.get("file")
     path = file_of(manifest.folder, script) if isinstance(script, str) else None
@@ -56,7 +55,7 @@ def secret_assets(manifest: Manifest) -> Iterator[tuple[str, str]]:
         asset = file_of(manifest.folder, name)
         what = next((what for file, what in hidden.items() if isinstance(asset, Path) and _is_one(asset, file)), None)
         if what is not None:
-            yield f"assets[{place}]", f"{name!r} is {what}: no agent may see it; take it out of assets"
+            yield f"assets[{place}]", f"{name!r} is {what}, which agents may not see; remove it from assets"
 
 
 def _is_one(path: Path, other: Path) -> bool:
@@ -67,15 +66,15 @@ def _is_one(path: Path, other: Path) -> bool:
 
 
 def warnings_of(manifest: Manifest) -> list[Fault]:
-    """What a problem's author should look at; none of it makes the manifest wrong."""
+    """Warnings for a problem's author; they do not make the manifest invalid."""
     found = [(field, reason) for field, text in _shown(manifest) for reason in revealed_in(text, manifest)]
     if manifest.visibility.public:
-        found.append(("visibility.public", "has no effect any more; leave it out"))
+        found.append(("visibility.public", "is ignored; remove it"))
     return [Fault(field=field, reason=reason, source=str(manifest.path)) for field, reason in found]
 
 
 def revealed_in(text: str, manifest: Manifest) -> list[str]:
-    """The exact values of a target, a best known value or the baseline's answer that a text holds, in words."""
+    """Describes each exact target, best known value or baseline answer that a text contains."""
     numbers = [float(token) for token in _NUMBER.findall(text)]
     known = set(numbers)
     found: list[str] = []
@@ -86,14 +85,14 @@ def revealed_in(text: str, manifest: Manifest) -> list[str]:
         for value, key in hidden.items():
             if value is not None and value not in _COMMON and value in known:
                 way_out = "; set visibility.target = true if agents may know it" if key == "target" else ""
-                found.append(f"holds {plain_number(value)}, the value of scorer.metrics[{place}].{key}{way_out}")
+                found.append(f"contains {plain_number(value)}, the value of scorer.metrics[{place}].{key}{way_out}")
     for answer in _answers(manifest):
         row = [float(one) for one in answer if isinstance(one, int | float) and abs(one) < 1e300]
         if row and not (len(row) == 1 and row[0] in _COMMON) and known.issuperset(row) and _has_row(numbers, row):
-            found.append(f"holds the numbers of the baseline's answer: {', '.join(map(plain_number, row))[:80]}")
+            found.append(f"contains the numbers of the baseline's answer: {', '.join(map(plain_number, row))[:80]}")
         for one in answer:
             if isinstance(one, str) and len(one) >= SHORTEST_TEXT and one in text:
-                found.append(f"holds a text of the baseline's answer: {one[:80]!r}")
+                found.append(f"contains a text of the baseline's answer: {one[:80]!r}")
     return list(dict.fromkeys(found))
 
 
@@ -102,7 +101,7 @@ def _has_row(numbers: list[float], row: list[float]) -> bool:
 
 
 def _answers(manifest: Manifest) -> Iterator[list[object]]:
-    """The literals that the baseline's script hands in, in their order; a justification is no answer."""
+    """The literals that the baseline's script submits, in order, without justifications."""
     proposer: Mapping[str, Any] = manifest.baseline.proposer if manifest.baseline is not None else {}
     path = file_of(manifest.folder, str(proposer["file"])) if "file" in proposer else ""
     source = text_of(path) if isinstance(path, Path) else proposer.get("script")
@@ -138,7 +137,7 @@ def _leaves(value: object) -> Iterator[object]:
 
 
 def _shown(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """The texts that agents read, each with its field: those of the brief, and the assets that are text."""
+    """The texts that agents read, each with its field: those of the brief, and the text assets."""
     for field in ("title", "summary", "statement"):
         yield field, getattr(manifest, field)
     for place, one in enumerate(manifest.citations):
@@ -150,7 +149,7 @@ def _shown(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _without_choices(value: object) -> object:
-    """A schema without `enum` and `const`: one of the choices is the answer."""
+    """A schema without `enum` and `const`, whose choices include the answer."""
     if isinstance(value, Mapping):
         table = cast("Mapping[str, object]", value)
         return {key: _without_choices(one) for key, one in table.items() if key not in ("enum", "const")}
@@ -158,7 +157,7 @@ def _without_choices(value: object) -> object:
 
 
 def judging_digest(problem: Manifest) -> str:
-    """The version of a problem and its judge: a sha256 that does not depend on the folder they lie in.
+    """The version of a problem and its judge: a sha256 that is independent of their folder.
 
     A file that cannot be read counts as missing.
     """

@@ -1,1 +1,1 @@
-"""Operating-system processes: each starts in its own session and is ended with everything that it started."""
+"""Operating-system processes: each starts in its own session and is ended with all its descendants."""

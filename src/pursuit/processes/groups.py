@@ -1,7 +1,7 @@
 """Starts a process in its own session, reads its output within bounds, and ends its process group.
 
-The pid of the process is the id of its group, and stays taken as long as the group has a member. Descendants that left
-the group are found by `tree`, or ended by the subreaper of a `SubreapedProcess`.
+The pid of the process is the id of its group, and stays in use as long as the group has a member. `tree` finds
+descendants that left the group; the subreaper of a `SubreapedProcess` ends them.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from pursuit.processes.subreaper import start_time
 from pursuit.processes.tree import ProcessIdentity
 
 DRAIN_SECONDS = 1.0
-"""How long output is read after the process has ended: a process that left the group may hold the pipes open."""
+"""Seconds to read output after the process has ended: a process that left the group may hold the pipes open."""
 POLL = 0.01
 STOP_SECONDS = 2.0
-"""How long a subreaped process may take to leave after its standard input has ended."""
+"""Seconds in which a subreaped process must exit after its standard input was closed."""
 KILL_SECONDS = 8.0
-"""How long a subreaper may take to end everything below it."""
+"""Seconds in which a subreaper must end all processes below it."""
 
 
 def script(module: str) -> list[str]:
-    """The words that run `main` of a module of ours which needs only the standard library."""
+    """The command line that runs `main` of our module, which may need only the standard library."""
     root = str(Path(__file__).parents[2])
     line = f"import sys; sys.path.append({root!r}); from {module} import main; main()"
     return [sys.executable, "-I", "-S", "-c", line]
@@ -48,7 +48,7 @@ async def start(
 ) -> Process:
     """Starts a process with pipes, in its own session and process group. Raises `OSError` or `ValueError`."""
     process: Process | None = None
-    # Shielded, because it is quick: a cancellation in the middle would leave a process that is never ended.
+    # Shielded, which is quick: a cancellation in the middle would leave a process that is never ended.
     with anyio.CancelScope(shield=True):
         process = await anyio.open_process(
             list(words),
@@ -60,7 +60,7 @@ async def start(
             pass_fds=pass_fds,
             start_new_session=True,
         )
-    assert process is not None  # noqa: S101 - nothing leaves a shielded block early
+    assert process is not None  # noqa: S101 - a shielded block is never left early
     return process
 
 
@@ -76,23 +76,21 @@ async def start_protocol(
 
 
 def signal_group(group: int, number: int) -> bool:
-    """Signals each process of the group; returns whether there was one."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:
         return False
     except PermissionError:
-        # A member changed its user, or macOS says so of a zombie: the group may still have a process.
+        # A member changed its user, or macOS reports a zombie so: the group may still have a process.
         pass
     return True
 
 
 async def end_group(group: int, grace: float) -> None:
-    """Ends each process of the group: SIGTERM, the grace, then SIGKILL."""
     if not signal_group(group, signal.SIGTERM):
         return
     with anyio.move_on_after(grace):
-        # The end of a process that is not our child can only be polled for.
+        # The end of a process that is not our child can only be polled.
         while signal_group(group, 0):  # noqa: ASYNC110 - there is no event for it
             await anyio.sleep(POLL)
     signal_group(group, signal.SIGKILL)
@@ -107,7 +105,6 @@ class OutputTail:
         self.cut = False
 
     async def read(self, stream: ByteReceiveStream | None) -> None:
-        """Reads the stream to its end: a process that writes to a full pipe would stop."""
         if stream is None:
             return
         with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
@@ -119,14 +116,13 @@ class OutputTail:
 
     @property
     def text(self) -> str:
-        """The bytes as text."""
         return self.data.decode(errors="replace")
 
 
 async def communicate(process: Process, given: bytes | None, stdout: OutputTail, stderr: OutputTail) -> int:
-    """Sends a started process its input, reads its output, and returns its exit code.
+    """Sends a process its input, reads its output, and returns its exit code.
 
-    When it returns or is cancelled, no process of the group is left.
+    When this returns or is cancelled, all processes of the group have ended.
     """
     code = -1
     try:
@@ -149,7 +145,6 @@ async def communicate(process: Process, given: bytes | None, stdout: OutputTail,
 
 
 async def _feed(stream: ByteSendStream | None, given: bytes | None) -> None:
-    """Writes the whole input, unless the process stops reading first."""
     if stream is None or given is None:
         return
     with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
@@ -162,13 +157,12 @@ class SubreapedProcess:
 
     def __init__(self, process: Process, control: int) -> None:
         self.process = process
-        """The subreaper; the pipes and the exit code are those of the command below it."""
+        """The subreaper; its pipes and its exit code are those of the command below it."""
         self.identity = ProcessIdentity(pid=process.pid, start=start_time(process.pid))
         self._control = control
 
     @classmethod
     async def start(cls, words: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> Self:
-        """Starts both. Raises `OSError` or `ValueError`."""
         reading, writing = os.pipe()
         try:
             above = [*script("pursuit.processes.subreaper"), str(reading)]
@@ -180,13 +174,12 @@ class SubreapedProcess:
             os.close(reading)
 
     async def end_input(self) -> None:
-        """Closes its standard input."""
         if self.process.stdin is not None:
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await self.process.stdin.aclose()
 
     async def aclose(self, *, at_once: bool = False) -> None:
-        """Ends it with all its descendants: after it has left by itself, or at once."""
+        """Ends it with all its descendants: after it has exited by itself, or immediately."""
         with anyio.CancelScope(shield=True):
             if not at_once:
                 await self.end_input()

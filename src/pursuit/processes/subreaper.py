@@ -1,10 +1,10 @@
 """Runs a command below a child subreaper (prctl(2)), and identifies processes by pid and start time.
 
 It needs only the standard library: the supervisor of tasks imports it, and both processes stay small. As a script it
-gets `FD WORD…`, runs the words below itself and ends everything that they started when they end, or when Pursuit does.
-The command inherits the standard streams. `FD` is the reading end of a pipe that Pursuit holds open: its end, or a new
-parent process, is the order to end all. On Linux what a command starts stays below its subreaper, in any session and
-after `kill -9` of the command. Other systems have no subreapers: there the process group of the command is ended.
+gets `FD WORD…`, runs that command line below itself, and ends all its descendants when it ends, or when Pursuit does.
+The command inherits the standard streams. `FD` is the reading end of a pipe that Pursuit holds open: when it closes, or
+the parent process changes, all are ended. On Linux the descendants of a command stay below its subreaper, in any
+session and after `kill -9` of the command. Other systems lack subreapers: there its process group is ended.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from collections.abc import Callable
 from typing import Any
 
 LOOK_EVERY = 0.25
-"""Seconds between looks at the parent: a copy of the pipe in another process may hold it open."""
+"""Seconds between checks of the parent: a copy of the pipe in another process may hold it open."""
 LONGEST = 5.0
-"""Seconds of killing; a process in uninterruptible sleep cannot be ended."""
+"""Maximum seconds of killing; a process in uninterruptible sleep cannot be ended."""
 NOT_STARTED = 127
 TAG = "PURSUIT_TASK_ID"
-"""The variable by which a process tells for which task or agent it runs."""
+"""The environment variable that names the task or agent of a process."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -37,7 +37,7 @@ def stat_fields(pid: int | str) -> list[bytes]:
 
 
 def start_time(pid: int, *, zombie: bool = True) -> str | None:
-    """When a process began, in its system's own words; None if there is no such process, or only a `zombie`."""
+    """When a process began, in its system's format; None if it does not exist, or is a zombie and `zombie` is false."""
     if sys.platform == "linux":
         try:
             told = stat_fields(pid)
@@ -50,7 +50,6 @@ def start_time(pid: int, *, zombie: bool = True) -> str | None:
 
 
 def boot_id() -> str:
-    """Which boot of the machine this is; empty where it does not say."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123 - see above
             return file.read().strip()
@@ -59,7 +58,6 @@ def boot_id() -> str:
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal; most real-time signals have none."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -67,19 +65,17 @@ def signal_name(number: int) -> str:
 
 
 def this_process() -> dict[str, Any]:
-    """Who this process is."""
     return {"pid": os.getpid(), "start": start_time(os.getpid()), "boot": boot_id()}
 
 
 def subreaping() -> Callable[[], None] | None:
-    """What makes the process that calls it a child subreaper; None where there is no such thing."""
     if sys.platform != "linux":
         return None
     try:
-        import ctypes  # noqa: PLC0415 - this module is also imported where nothing is started
+        import ctypes  # noqa: PLC0415 - this module is also imported where no process is started
 
         prctl = ctypes.CDLL(None, use_errno=True).prctl
-    except (ImportError, OSError, AttributeError):  # a Python without it
+    except (ImportError, OSError, AttributeError):  # a Python without ctypes
         return None
 
     def become_subreaper() -> None:
@@ -100,14 +96,14 @@ def start_below(become_subreaper: Callable[[], None]) -> dict[str, Any]:
     status = 0
     try:
         signal.set_wakeup_fd(-1)
-        # Also the pipe by which `Popen` learns that the command runs, and the command's output.
+        # Also the pipe that tells `Popen` that the command runs, and the command's output.
         os.closerange(0, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         os.chdir("/")
         ended = 0
         while ended != pid:
             ended, status = os.waitpid(-1, 0)
         code = os.waitstatus_to_exitcode(status)
-        if code < 0:  # by the same signal, so that the supervisor sees it
+        if code < 0:  # exit by the same signal, for the supervisor to see
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             with contextlib.suppress(OSError):  # SIGKILL has no handler
                 signal.signal(-code, signal.SIG_DFL)
@@ -118,7 +114,7 @@ def start_below(become_subreaper: Callable[[], None]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """The script: runs a command to its end or to ours, and exits with its code."""
+    """The script: runs a command until it or Pursuit ends, and exits with the command's code."""
     control, words = int(sys.argv[1]), sys.argv[2:]
     if (become_subreaper := subreaping()) is not None:
         with contextlib.suppress(OSError):  # then the group is ended
@@ -130,12 +126,12 @@ def main() -> None:
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: None)
     try:
-        command = subprocess.Popen(words, start_new_session=True)  # noqa: S603 - to run what the operator says is its job
+        command = subprocess.Popen(words, start_new_session=True)  # noqa: S603 - its job is to run the operator's command
     except OSError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(NOT_STARTED)
     null = os.open(os.devnull, os.O_RDWR)
-    for stream in range(3):  # the pipes are the command's alone: their end is its end
+    for stream in range(3):  # only the command holds the pipes: they close when it ends
         os.dup2(null, stream)
     while command.poll() is None and os.getppid() == parent:
         ready, _, _ = select.select([control, reading], [], [], LOOK_EVERY)
@@ -149,7 +145,6 @@ def main() -> None:
 
 
 def end_all(group: int) -> None:
-    """Kills what is below this process until nothing is."""
     ends = time.monotonic() + LONGEST
     while time.monotonic() < ends:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -163,7 +158,6 @@ def end_all(group: int) -> None:
 
 
 def _reap() -> bool:
-    """Takes the exits that are there; whether a child is left."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -1,7 +1,7 @@
 """Finds and signals every process of a command: those below its subreaper (Linux), its group, its tag, their children.
 
-Invariant: a process is verified before it is signalled, so a pid that was reused is left alone; a process that was
-found once stays a member until it is gone, also when the parent by which it was found has ended.
+Invariant: a process is verified before it is signalled, so a reused pid is never signalled; a process that was found
+once stays a member until it has ended, even after the parent that led to it has ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pursuit.processes.subreaper import TAG, boot_id, start_time, stat_fields
 
 LOOK_EVERY = 0.05
 KILLING = 5.0
-AGENT_TAG = "agent-"  # before the id of the mission
+AGENT_TAG = "agent-"  # prefix of the mission's id
 _TAG = TAG.encode() + b"="
 _LINUX = Path("/proc/self/stat").exists()
 
@@ -32,7 +32,7 @@ this_boot = cache(boot_id)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessIdentity:
-    """One process: its pid and its start time in one boot of the machine, so a reused pid is another identity."""
+    """One process: its pid and its start time in one boot of the machine; a reused pid is another identity."""
 
     pid: int
     start: str | None
@@ -40,18 +40,18 @@ class ProcessIdentity:
 
     @property
     def lives(self) -> bool:
-        """Whether exactly this process still runs; a zombie, which may never be reaped, does not."""
+        """True if exactly this process still runs; a zombie, which may never be reaped, does not."""
         return self.here and start_time(self.pid, zombie=False) == self.start is not None
 
     @property
     def here(self) -> bool:
-        """Whether it is of this boot of the machine; numbers of another one mean nothing."""
+        """True if it is of this boot of the machine; pids of another boot mean nothing."""
         return not self.boot or self.boot == this_boot()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """By what the processes of a command are known: its tag, its group, and on Linux the `subreaper` above them all."""
+    """Identifies the processes of a command: its tag, its group, and on Linux the `subreaper` above them all."""
 
     tag: str
     leader: ProcessIdentity = ProcessIdentity(pid=-1, start=None)
@@ -64,7 +64,7 @@ Key = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """A living process as it was found; `tag` is the task that it carries in its environment."""
+    """A living process; `tag` is the task in its environment."""
 
     pid: int
     parent: int
@@ -75,11 +75,9 @@ class ProcessInfo:
 
     @property
     def key(self) -> Key:
-        """Its identity, which does not change with its parent."""
         return self.pid, self.start
 
     def signal(self, number: int) -> None:
-        """Signals it if it is still the same process."""
         try:
             if _LINUX:
                 descriptor = os.pidfd_open(self.pid)
@@ -95,7 +93,7 @@ class ProcessInfo:
 
 
 class ProcessTable:
-    """Lists all processes, once for all callers that ask at the same time."""
+    """Lists all processes, once for all concurrent callers."""
 
     def __init__(self) -> None:
         self._lock = anyio.Lock()
@@ -103,7 +101,7 @@ class ProcessTable:
         self._looked = 0.0
 
     async def members(self, root: Root, known: Container[Key] = frozenset()) -> list[ProcessInfo]:
-        """The living processes of one command, as they are now, with those that are `known` to be."""
+        """The living processes of one command, including those already `known`."""
         asked = time.monotonic()
         async with self._lock:
             if self._looked < asked:
@@ -121,7 +119,7 @@ class ProcessTable:
             now = time.monotonic()
             if now >= ends:
                 if number == signal.SIGKILL and now >= ends + KILLING:
-                    return  # a process in uninterruptible sleep cannot be ended
+                    return  # the rest is in uninterruptible sleep and cannot be ended
                 number = signal.SIGKILL
             for one in members:
                 if number == signal.SIGKILL or one.key not in told:
@@ -131,7 +129,7 @@ class ProcessTable:
 
     @asynccontextmanager
     async def stopped(self, root: Root) -> AsyncGenerator[None]:
-        """Stops all processes of a command during the block, with those that they start until then."""
+        """Suspends all processes of a command during the block, including those that they start meanwhile."""
         found: dict[Key, ProcessInfo] = {}
         try:
             while fresh := [one for one in await self.members(root, found) if one.key not in found]:
@@ -145,9 +143,8 @@ class ProcessTable:
 
 
 def members_of(processes: Iterable[ProcessInfo], root: Root, known: Container[Key] = frozenset()) -> list[ProcessInfo]:
-    """Those of them that belong to a command."""
     processes, leader, subreaper = list(processes), root.leader, root.subreaper
-    # The number of a group stays taken as long as it has a member; once another process leads it, it is another group.
+    # A group id stays in use as long as the group has a member; if another process leads it, it is another group.
     taken = not leader.here or any(one.pid == leader.pid and one.start != leader.start for one in processes)
     key = (subreaper.pid, subreaper.start) if subreaper is not None and subreaper.here else None
     above = next((one for one in processes if one.key == key), None)
@@ -170,7 +167,7 @@ def members_of(processes: Iterable[ProcessInfo], root: Root, known: Container[Ke
 
 
 def agents_above() -> list[str]:
-    """The missions below whose agents this process runs: by the tags that it and those above it were started with."""
+    """The missions whose agents started this process: by the tags of this process and its ancestors."""
     tags, pid = {os.environ.get(TAG, "")}, os.getpid()
     while _LINUX and (one := next(iter(_from_proc([str(pid)])), None)) is not None:
         tags.add(one.tag)
@@ -179,7 +176,7 @@ def agents_above() -> list[str]:
 
 
 def _from_proc(names: Iterable[str] = ()) -> Iterable[ProcessInfo]:
-    for name in names or os.listdir("/proc"):  # noqa: PTH208 - thousands of names, of which most are only compared
+    for name in names or os.listdir("/proc"):  # noqa: PTH208 - thousands of names, most of which are only compared
         if not name.isdigit():
             continue
         try:

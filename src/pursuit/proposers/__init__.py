@@ -1,1 +1,1 @@
-"""Who suggests the next calls."""
+"""Proposers: they suggest the next calls of a mission."""

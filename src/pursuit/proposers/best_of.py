@@ -14,6 +14,7 @@ from pursuit.core.mission import ALL, FIRST, SPAWN, Fleet, Mission, Proposal, To
 from pursuit.core.proposing import ProposerFacts, ProposerSettings, StartedProcess
 from pursuit.core.state import MissionState
 from pursuit.errors import InvalidArgument
+from pursuit.proposers.agent.isolation import must_isolate
 from pursuit.proposers.agent.kind import find_command
 from pursuit.proposers.agent.settings import NOT_FOR_CLIENTS, SERVER, AgentProposer
 from pursuit.proposers.agent.workspace import AgentWorkspace, WorkspaceFailed
@@ -23,9 +24,9 @@ MAX_AGENTS = 16
 
 
 class BestOfProposer(ProposerSettings):
-    """Several agents, each in a worktree and a child mission of its own; the first to meet all criteria wins.
+    """Several agents, each in its own worktree and child mission; the first to meet all criteria wins.
 
-    With the id of a metric criterion as `pick` all work to their end, and the best by that metric wins.
+    With the id of a metric criterion as `pick`, all agents work to their end, and the best by that metric wins.
     """
 
     WORKSPACE: ClassVar[bool] = True
@@ -38,28 +39,24 @@ class BestOfProposer(ProposerSettings):
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
-        """Each agent has a name of its own."""
         listed = given.get("agents")
         names = [value_in(one, "name") for one in cast("list[Any]", listed)] if isinstance(listed, list) else []
         twice = sorted({str(name) for name in names if names.count(name) > 1})
         if twice:
-            yield Broken(f"each agent needs a name of its own; given twice: {', '.join(twice)}", "agents")
+            yield Broken(f"each agent needs a unique name; given twice: {', '.join(twice)}", "agents")
 
     def facts(self) -> ProposerFacts:
-        """The operator wrote which agents there are."""
         return ProposerFacts(authored=True)
 
     def starts(self) -> Iterable[StartedProcess]:
-        """The commands of its agents."""
         return [one.started(f"agent {one.label}") for one in self.agents]
 
     def children(self) -> Sequence[ProposerSettings]:
-        """Its agents."""
         return self.agents
 
     @classmethod
     def describe_file(cls, definitions: dict[str, Any]) -> None:
-        """The kind of an agent in the list is known."""
+        """Fixes the kind of the agents in the list."""
         agent = definitions[AgentProposer.__name__]
         rows = definitions[cls.__name__]["properties"]["agents"]
         rows["items"] = {key: value for key, value in agent.items() if key != "required"}
@@ -69,7 +66,7 @@ class BestOfProposer(ProposerSettings):
         """Each agent has a worktree and at least one turn; a criterion that picks compares a metric."""
         proposer = mission.get("proposer")
         if value_in(mission.get("workspace"), "in_place"):
-            yield Broken("each agent of best_of works in a worktree of its own; remove in_place", "workspace")
+            yield Broken("each agent of best_of works in its own worktree; remove in_place", "workspace")
         agents, cap = value_in(proposer, "agents"), value_in(mission.get("budget"), "max_iterations")
         most = len(cast("list[Any]", agents)) if isinstance(agents, list) else 0
         if isinstance(cap, int) and 0 < cap <= most:
@@ -83,15 +80,13 @@ class BestOfProposer(ProposerSettings):
 
 
 class BestOf(Proposer):
-    """Proposes one child mission for each agent, once."""
-
     def __init__(self, settings: BestOfProposer) -> None:
         self._settings = settings
 
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
-        """All children in one proposal, so that they run side by side."""
+        """Proposes all children together; they then run concurrently."""
         if reasons or state.iteration_count:
-            return Failed("; ".join(reasons) or "the agents have worked to their ends", final=True)
+            return Failed("; ".join(reasons) or "all agents have ended", final=True)
         return Proposal(tool_calls=_children_of(state.mission, self._settings))
 
 
@@ -112,12 +107,9 @@ def _children_of(mission: Mission, settings: BestOfProposer) -> list[ToolCall]:
 
 
 class BestOfKind(SimpleKind[BestOfProposer]):
-    """The kind `best_of`."""
-
     settings = BestOfProposer
 
     def complete(self, mission: Mission) -> Mission:
-        """The mission with a fleet that picks the winner."""
         settings = cast("BestOfProposer", mission.proposer)
         most = len(settings.agents)
         fleet = mission.fleet or Fleet(max_children=most, at_once=most)
@@ -126,9 +118,10 @@ class BestOfKind(SimpleKind[BestOfProposer]):
     async def ready(
         self, settings: BestOfProposer, mission_id: str, mission: Mission, place: DrivingPlace
     ) -> Mapping[str, str]:
-        """The agents are installed, and the workspace is a repository."""
         for agent in settings.agents:
             find_command(agent)
+        if why := must_isolate(place.agents):
+            raise InvalidArgument(why, session_id=mission_id, field="proposer")
         try:
             if mission.workspace is not None:
                 await AgentWorkspace(mission.workspace, mission_id, Path()).locate()
@@ -137,5 +130,4 @@ class BestOfKind(SimpleKind[BestOfProposer]):
         return {}
 
     def make(self, settings: BestOfProposer, context: ProposerContext) -> Proposer:
-        """Proposes its children."""
         return BestOf(settings)

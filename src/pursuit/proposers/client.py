@@ -1,4 +1,4 @@
-"""The proposer `client`: the client that drives the mission hands in each proposal."""
+"""The proposer `client`: the client that drives the mission sends each proposal."""
 
 from __future__ import annotations
 
@@ -14,32 +14,27 @@ from pursuit.proposers.contract import Proposed, Proposer, ProposerContext, Simp
 class ClientProposer(ProposerSettings):
     """The client that drives the mission hands in each proposal."""
 
-    CHILDREN: ClassVar[str | None] = "a child has no client that could propose (client)"
+    CHILDREN: ClassVar[str | None] = "clients do not drive children, so they cannot propose for them (client)"
 
     kind: Literal["client"] = "client"
 
     def facts(self) -> ProposerFacts:
-        """A client proposes, and the loop guard watches it."""
         return ProposerFacts(guarded=True, proposed_by_client=True)
 
 
-class HandedIn(Proposer):
+class ClientProposals(Proposer):
     """One proposal of the client that drives the mission; then the mission waits for the next."""
 
     def __init__(self, proposal: Proposal | None = None) -> None:
         self._proposal = proposal
 
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
-        """The proposal that was handed in, once."""
         proposal, self._proposal = self._proposal, None
         return Waiting("proposal") if proposal is None else proposal
 
 
 class ClientKind(SimpleKind[ClientProposer]):
-    """The kind `client`."""
-
     settings = ClientProposer
 
     def make(self, settings: ClientProposer, context: ProposerContext) -> Proposer:
-        """Proposes what the client handed in."""
-        return HandedIn(context.proposal)
+        return ClientProposals(context.proposal)

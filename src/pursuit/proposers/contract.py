@@ -1,7 +1,7 @@
-"""The port of proposers: the hooks of a kind, the answers of a proposer, and what both are given.
+"""The port of proposers: the hooks of a kind, the answers of a proposer, and the arguments of both.
 
-A `ProposerKind` has the hooks that need no run: it admits a mission, gets ready, opens a proposer. A `Proposer` lives
-for one run. It reads the state; the engine makes the calls, but for those of the proposer's own tools.
+A `ProposerKind` has the hooks outside of runs: it admits a mission, gets ready, opens a proposer. A `Proposer` lives
+for one run. It reads the state; the engine makes the calls, except those of the proposer's own tools.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import msgspec
 
-from pursuit.config.surroundings import USUAL_SURROUNDINGS, Surroundings
+from pursuit.config.configuration import AgentsTable
+from pursuit.config.process_environment import USUAL_ENVIRONMENT, ProcessEnvironment
 from pursuit.core.catalogue import Catalogue
 from pursuit.core.events import AnyEvent, ConversationCompacted, Outcome, WaitingFor, WorkspaceChange
 from pursuit.core.mission import Mission, Proposal
@@ -33,19 +34,19 @@ Past = Callable[[int], Awaitable[Sequence[tuple[int, AnyEvent]]]]
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Nothing can be proposed yet: the mission waits for something outside."""
+    """A proposal is not possible yet: the mission waits for something outside."""
 
     waiting_for: WaitingFor
     detail: str | None = None
     until: float | None = None
-    """Seconds from now until it may be tried again."""
+    """Seconds until the next attempt."""
     fallback: int | None = None
     lost: int = 0
-    """Requests to a model that were sent and not answered."""
+    """Requests to a model that were sent without an answer."""
     after: float | None = None
-    """Seconds from now until the provider wants to be asked again."""
+    """Seconds until the provider accepts requests again."""
     window: int | None = None
-    """The most tokens that the model takes, if it refused a request as too long."""
+    """The maximum tokens that the model accepts, if it refused a request as too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerCall:
-    """A call in a model's answer: the tool that it means, or the reason why it means none."""
+    """A call in a model's answer: its tool, or the reason why it does not name one."""
 
     tool: str
     args: dict[str, Any]
@@ -70,7 +71,7 @@ class AnswerCall:
 class Turn:
     """A language model's answer, as calls or as a script; `ends` if the model's turn is over after them.
 
-    A faulty call does not discard the others. `failed` says why the answer is none.
+    A faulty call does not discard the others. `failed` says why the answer is unusable.
     """
 
     calls: Sequence[AnswerCall] = ()
@@ -82,7 +83,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """The proposer cannot work until the operator repairs something, a key for example; `lost` as in `Waiting`."""
+    """The proposer cannot work until the operator repairs something, such as a key; `lost` as in `Waiting`."""
 
     reason: str
     lost: int = 0
@@ -90,7 +91,7 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """There is nothing more to try: the mission ends as `proposer_done`."""
+    """The proposer has finished: the mission ends as `proposer_done`."""
 
     reason: str
 
@@ -101,7 +102,7 @@ Proposed = Proposal | Turn | Waiting | Failed | Blocked | Done
 class Performed(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a call that the proposer performed itself.
 
-    `used` has the amounts that are known, by the names of caps. `change` identifies what the call left behind.
+    `used` has the known amounts, by the names of caps. `change` identifies the result that the call left behind.
     """
 
     outcome: Outcome
@@ -117,53 +118,53 @@ class ChecksImpossible(Exception):
 
 
 Moved = Callable[[str | None], str]
-"""Where the command of a check runs, given the folder that its criterion names."""
+"""Maps the folder that a criterion names to the folder where its check runs."""
 
 
 class Proposer(ABC):
-    """Suggests the calls of the next iteration; opened for one run of one mission."""
+    """Suggests the calls of the next iteration; opened for one run of a mission."""
 
     keeps_result: ClassVar[bool] = False
-    """Whether `completed` leaves something behind."""
+    """True if `completed` leaves a result behind."""
 
     @abstractmethod
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
-        """The next proposal; `reasons` say why the last one for this iteration was refused."""
+        """The next proposal; `reasons` say why the previous one for this iteration was refused."""
 
     def continues(self, state: MissionState) -> bool:
-        """Whether it is asked again in the open iteration, after the calls so far."""
+        """True if it is asked again in the open iteration, after the calls so far."""
         return False
 
     def tries_again(self, state: MissionState) -> bool:
-        """Whether it is asked again in the open iteration although none of its calls can be made."""
+        """True if it is asked again in the open iteration even though none of its calls can be made."""
         return False
 
     def remembers(self) -> Mapping[str, Any]:
-        """The JSON values that are stored with the proposal, at most 64 KiB, and are in the state from then on."""
+        """JSON values, at most 64 KiB, that are stored with the proposal and stay in the state."""
         return {}
 
     async def perform(self, call: CallRecord, services: Services) -> Performed:
-        """Performs a call of a tool of its own."""
+        """Performs a call of one of its own tools."""
         raise NotImplementedError(call.tool)
 
     def interrupted(self) -> Performed | None:
-        """The end of the call that was just cancelled; None if the call was not begun."""
+        """The end of the call that was just cancelled; None if it had not begun."""
         return None
 
     async def recover(self, call: CallRecord) -> Performed | None:
-        """The end of a call of its own that a dead process left; None if that is not known."""
+        """The end of an own call that a dead process left; None if it is not known."""
         return None
 
     @asynccontextmanager
     async def before_checks(self, *, running: Callable[[], bool]) -> AsyncGenerator[Moved | None]:
-        """Around the checks of an iteration; gives where their commands run. Raises `ChecksImpossible`.
+        """Surrounds the checks of an iteration; yields where their commands run. Raises `ChecksImpossible`.
 
-        `running` is whether a check still runs as a task.
+        `running` tells if a check still runs as a task.
         """
         yield None
 
     async def completed(self, state: MissionState) -> Mapping[str, str]:
-        """Leaves the result of a completed mission behind, as often as it is called; warnings with their codes."""
+        """Leaves the result of a completed mission behind, even if called again; returns warnings with their codes."""
         return {}
 
     def notes(self) -> Mapping[str, str]:
@@ -172,7 +173,7 @@ class Proposer(ABC):
 
 
 class SameProposal(Proposer):
-    """Proposes the same in each iteration; one that is refused is a failure."""
+    """Makes the same proposal in each iteration; a refusal is a failure."""
 
     def __init__(self, proposal: Proposal) -> None:
         self._proposal = proposal
@@ -183,22 +184,22 @@ class SameProposal(Proposer):
 
 
 class ModelAsker(Proposer):
-    """A proposer that holds a conversation with a language model; `ProposerSettings.ASKS_MODEL` says so."""
+    """A proposer that holds a conversation with a language model; its settings set `ASKS_MODEL`."""
 
     @abstractmethod
     async def request(self, state: MissionState, *, said: str | None = None) -> ModelRequest:
-        """The next request; `said` is what is told at its end, if that is known."""
+        """The next request; `said` is the text at its end, if it is known."""
 
 
 class Services(Protocol):
-    """What a run does for a proposer that performs calls itself."""
+    """Services of a run for a proposer that performs calls itself."""
 
     async def ask(self, tool: Tool, arguments: Mapping[str, Any], *, unattended: bool, seconds: float) -> bool | None:
-        """Whether policy, or a person within these seconds, allows a step; None if nobody answered in time."""
+        """True if policy, or a person within these seconds, allows a step; None if nobody answered in time."""
         ...
 
     async def call(self, tool: Tool, arguments: dict[str, Any], *, seconds: float) -> Mapping[str, Any]:
-        """Makes a call of the mission, and returns its MCP result; a question is held for these seconds."""
+        """Makes a call of the mission, and returns its MCP result; waits these seconds for an approval."""
         ...
 
     def offered(self) -> Mapping[str, Tool]:
@@ -211,29 +212,30 @@ class NoModels:
 
     def open(self, name: str) -> LanguageModel:
         """Raises `ModelUnavailable`."""
-        raise ModelUnavailable(f"{name} cannot be asked from here")
+        raise ModelUnavailable(f"{name} cannot be used from here")
 
     async def check(self, name: str) -> None:
         """Raises `ModelUnavailable`."""
         self.open(name)
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        """Does nothing."""
 
     def priced(self, name: str) -> bool:
-        """No price is known."""
+        """Returns False."""
         return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrivingPlace:
-    """Where missions run: how models are asked, the folder for workspaces and the environment of commands."""
+    """Where missions run: the access to models, the folder for workspaces and the environment of commands."""
 
     access: ModelAccess = field(default_factory=lambda: ModelAccess(models=NoModels()))
     workspaces: Path = Path("workspaces")
-    surroundings: Surroundings = USUAL_SURROUNDINGS
+    process_environment: ProcessEnvironment = USUAL_ENVIRONMENT
+    agents: AgentsTable = field(default_factory=AgentsTable)
     handed: dict[str, Any] = field(default_factory=dict[str, Any])
-    """The objects that the program handed in as proposers, by mission."""
+    """The objects that the program passed as proposers, by mission."""
     callables: set[str] = field(default_factory=set[str])
     """The Python code that proposers may load: of trusted mission files and of the configuration."""
     client_kinds: frozenset[str] = frozenset()
@@ -250,12 +252,12 @@ async def _no_blob(_digest: str) -> bytes | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposerContext:
-    """What the engine gives a proposer for one run.
+    """The context of a proposer in one run.
 
-    `tools` are the mission's, by their full names. A model that `record` wraps is asked once for each answer, also
-    across a crash, and its use is counted. `past` reads the events so far, `blob` what they set aside, and
-    `compact` records that a conversation was cut. `sampler` is the model of the client that drives, if it has one.
-    `lessons` are those of similar missions: data, not instructions. `proposal` is that of the client that drives.
+    `tools` are the mission's, by their full names. A model that `record` wraps answers each request once, even across
+    a crash, and its use is counted. `past` reads the events so far, `blob` their blobs, and `compact` records that a
+    conversation was cut. `sampler` is the model of the driving client, if it has one. `lessons` are those of similar
+    missions: data, not instructions. `proposal` is that of the driving client.
     """
 
     mission: Mission
@@ -274,21 +276,21 @@ class ProposerContext:
 
 
 class MissionAdmission(Protocol):
-    """A mission that is being admitted: its names are resolved, and each fault is collected."""
+    """A mission during admission: it resolves names and collects faults."""
 
     mission: Mission
     row: dict[str, Any]
-    """The settings as plain data: names that are made whole are written here."""
+    """The settings as plain data, where resolved names are stored."""
     tools: Sequence[str]
     catalogue: Catalogue
     models: Models | None
     among: Collection[str] | None
-    """The models that the mission may have; None is any."""
+    """The models that the mission may use; None allows any."""
     faults: list[Fault]
     warnings: list[str]
 
     def fault(self, field: str, reason: str) -> None:
-        """Collects a fault."""
+        """Adds a fault."""
         ...
 
     def tool(self, field: str, name: str) -> str:
@@ -296,7 +298,7 @@ class MissionAdmission(Protocol):
         ...
 
     def arguments(self, field: str, tool: str, args: Mapping[str, Any]) -> None:
-        """Collects what is wrong with the arguments of a call by the tool's schema."""
+        """Adds the faults of a call's arguments by the tool's schema."""
         ...
 
 
@@ -304,7 +306,7 @@ S = TypeVar("S", bound=ProposerSettings)
 
 
 class ProposerKind(ABC, Generic[S]):
-    """The hooks of a kind that need no run; each gets the settings of the mission."""
+    """The hooks of a kind outside of runs; each gets the settings of the mission."""
 
     settings: type[S]
 
@@ -313,33 +315,33 @@ class ProposerKind(ABC, Generic[S]):
         return ()
 
     def complete(self, mission: Mission) -> Mission:
-        """The mission with what this kind adds to it at the start: a fleet, for example."""
+        """The mission with this kind's additions at the start, such as a fleet."""
         return mission
 
     def require(self) -> None:
-        """Raises `ExtraMissing` if a package is missing that it needs."""
+        """Raises `ExtraMissing` if a required package is missing."""
 
     async def admit(self, settings: S, admission: MissionAdmission) -> None:
-        """Checks the settings at the start of a mission, and makes the names in them whole."""
+        """Checks the settings at the start of a mission, and resolves the names in them."""
 
     def started(self, settings: S, mission_id: str, place: DrivingPlace) -> None:
-        """Called when a mission was started here, with the settings as they were given."""
+        """Called when a mission was started here, with the original settings."""
 
     async def ready(self, settings: S, mission_id: str, mission: Mission, place: DrivingPlace) -> Mapping[str, str]:
-        """Raises before anything is spent if it cannot work from here; returns warnings with their codes."""
+        """Raises if it cannot work from here, before any budget is used; returns warnings with their codes."""
         return {}
 
     @abstractmethod
     def open(self, settings: S, context: ProposerContext) -> AbstractAsyncContextManager[Proposer]:
-        """The proposer of one run, for as long as the block."""
+        """Opens the proposer of one run for the block."""
 
     def report(self, mission: Mission, settings: S, report: Report) -> Mapping[str, Any]:
-        """What it adds to a report."""
+        """The additions to a report."""
         return {}
 
 
 class SimpleKind(ProposerKind[S]):
-    """A kind whose proposer needs no set-up and no end."""
+    """A kind whose proposer needs neither set-up nor clean-up."""
 
     @abstractmethod
     def make(self, settings: S, context: ProposerContext) -> Proposer:
@@ -352,7 +354,7 @@ class SimpleKind(ProposerKind[S]):
 
 
 def kind_of(settings: ProposerSettings) -> ProposerKind[Any]:
-    """The kind of a mission's proposer. Raises `InvalidArgument` if it is not installed here."""
+    """The kind of a mission's proposer. Raises `InvalidArgument` if it is not installed."""
     found = find_kind(settings.kind)
     if found is None:
         raise InvalidArgument(

@@ -1,7 +1,7 @@
-"""The `LanguageModel` protocol, its request and its errors, whichever provider or client has the model.
+"""The `LanguageModel` protocol, its request and its errors, for every provider and client.
 
-A request is a conversation in a form of our own; each provider's and client's module turns it into theirs. The answer
-is `core.events.ModelAnswer`, because it is stored.
+A request is a conversation in our own format; the module of each provider or client converts it. The answer is
+`core.events.ModelAnswer`, because it is stored.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self, cast
 
 import msgspec
 
-from pursuit.core.events import ModelAnswer, ModelAnswered, Request
+from pursuit.core.events import ModelAnswer, ModelAnswered, Request, WantedCall
 from pursuit.upstream.fixed_patterns import SECRET_TEXT
 
 _SAME = {"openai-chat": "openai", "openai-responses": "openai", "google-gla": "google", "google-vertex": "google"}
@@ -26,7 +26,7 @@ _PER = 1_000_000
 
 
 class Used(Protocol):
-    """What a request used: the tokens read, those of them that came from the provider's cache, and those written."""
+    """The use of a request: tokens read, those of them from the provider's cache, and tokens written."""
 
     input_tokens: int
     cache_read_tokens: int
@@ -46,7 +46,6 @@ class Price:
     cached: float | None = None
 
     def __call__(self, used: Used) -> float:
-        """Dollars for a request."""
         cached = 0 if self.cached is None else used.cache_read_tokens
         read = (used.input_tokens - cached) * self.input + cached * (self.cached or 0.0)
         return round((read + used.output_tokens * self.output) / _PER, 9)
@@ -76,7 +75,7 @@ def price_of(name: str, own: Price | None = None) -> Charge | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedTool:
-    """A tool as a model sees it. In a request its name is one that providers accept."""
+    """A tool as a model sees it. In a request its name has a form that providers accept."""
 
     name: str
     description: str
@@ -84,28 +83,26 @@ class OfferedTool:
 
 
 OWN_SETTINGS = ("extra_body", "extra_headers", "max_retries", "max_tokens", "model")
-"""Settings of a request that the mission's own keys and its budget decide; a mission's `settings` may not have them."""
+"""Settings of a request that the mission's own keys and its budget set; `settings` may not contain them."""
 ROOM = 64 * 1024
 LONGEST_DESCRIPTION = 1_024
 CHARACTERS = 4
-"""Characters of a token, for limits that must not depend on what a provider counted."""
+"""Characters of a token, for limits that must not depend on a provider's count."""
 Blob = Callable[[str], Awaitable[bytes | None]]
 
 
 class Offer(NamedTuple):
-    """The tools that fit, and the names of the others."""
-
     tools: list[OfferedTool]
     left_off: list[str]
 
 
 def as_row(tool: OfferedTool) -> str:
-    """A tool on one line of ASCII, in which nothing can look like another line; a provider's form is never longer."""
+    """A tool on one line of ASCII, which cannot imitate another line; a provider's form is never longer."""
     return json.dumps({"tool": tool.name, "description": tool.description, "args": tool.schema}, default=str)
 
 
 def offer(tools: Sequence[OfferedTool], room: int = ROOM) -> Offer:
-    """The tools in their order, each whole; one that does not fit is left off, a smaller one after it may fit."""
+    """The complete tools that fit, in order; a tool that does not fit is skipped, and a smaller later one may fit."""
     found = Offer([], [])
     for tool in tools:
         size = len(as_row(tool)) + 1
@@ -151,15 +148,13 @@ class ToolNames:
             salt += 1
 
     def shown(self, name: str) -> str:
-        """What a model sees instead of a tool's full name."""
         return self._shown.get(name) or _plain(name)[:LONGEST_NAME]
 
     def meant(self, shown: str) -> str | None:
-        """The full name of the tool that a model means; it may also write the full name itself."""
+        """The full name of the tool that a model names; the model may write the full name, too."""
         return self._meant.get(shown) or (shown if shown in self._shown else None)
 
     def all(self) -> list[str]:
-        """All names that the model sees."""
         return list(self._meant)
 
 
@@ -169,20 +164,16 @@ def _plain(name: str) -> str:
 
 
 class UserMessage(msgspec.Struct, frozen=True, tag="user"):
-    """What Pursuit says for the operator."""
+    """A message of Pursuit for the operator."""
 
     text: str
 
 
 class AssistantMessage(msgspec.Struct, frozen=True, tag="assistant"):
-    """An answer of the model, as it gave it."""
-
     answer: ModelAnswer
 
 
 class Media(msgspec.Struct, frozen=True):
-    """An image or a sound in a result, in base64."""
-
     type: str
     data: str
 
@@ -201,11 +192,11 @@ Message = UserMessage | AssistantMessage | ToolMessage
 
 
 MEDIA_BYTES = 6_400
-"""What an image or a sound counts as in bytes of text: 1,600 tokens, as many as Anthropic counts for a large image."""
+"""Bytes of text that an image or a sound counts as: 1,600 tokens, as Anthropic counts for a large image."""
 
 
 def body_of(message: Message) -> bytes:
-    """What a model sees of a message: of an answer the provider's own parts, if it gave any."""
+    """The bytes of a message that a model sees: for an answer, the provider's own parts if there are any."""
     if not isinstance(message, AssistantMessage):
         return msgspec.json.encode(message)
     answer = message.answer
@@ -213,13 +204,13 @@ def body_of(message: Message) -> bytes:
 
 
 def size_of(message: Message, body: bytes) -> int:
-    """How many bytes of text a message counts as: an image is not read as text."""
+    """The bytes of text that a message counts as: an image is not read as text."""
     media = message.media if isinstance(message, ToolMessage) else ()
     return len(body) - sum(len(one.data) - MEDIA_BYTES for one in media)
 
 
 class MeasuredRequest:
-    """The size and the fingerprint of messages, which grow with the conversation instead of being made anew."""
+    """The size and the fingerprint of messages, updated as the conversation grows."""
 
     __slots__ = ("_hash", "size")
 
@@ -228,7 +219,6 @@ class MeasuredRequest:
         self._hash: Any = hashlib.sha256() if before is None else before._hash.copy()
 
     def add(self, messages: Iterable[Message]) -> Self:
-        """Counts further messages."""
         for message in messages:
             body = body_of(message)
             self.size += size_of(message, body)
@@ -236,7 +226,7 @@ class MeasuredRequest:
         return self
 
     def digest(self, *more: bytes) -> str:
-        """The fingerprint of the messages and of what else a request has."""
+        """The fingerprint of the messages and of the other parts of a request."""
         whole = self._hash.copy()
         for part in more:
             whole.update(part)
@@ -244,7 +234,6 @@ class MeasuredRequest:
 
 
 def encoded_tools(tools: Sequence[OfferedTool]) -> bytes:
-    """The tools as the ledger stores them."""
     return msgspec.json.encode([[tool.name, tool.description, tool.schema] for tool in tools])
 
 
@@ -252,8 +241,8 @@ def encoded_tools(tools: Sequence[OfferedTool]) -> bytes:
 class ModelRequest:
     """One request: the system text, the conversation and the tools.
 
-    `attempt` counts from 0 within an iteration; `max_tokens` bounds the answer alone. `first` and `said` are the first
-    message and what is new at the end: with them the conversation is recorded. `on_words` hears the answer as it comes.
+    `attempt` counts from 0 within an iteration; `max_tokens` limits only the answer. `first` and `said` are the first
+    message and the new text at the end, which are recorded. `on_words` gets the answer as it arrives.
     """
 
     system: str
@@ -269,9 +258,9 @@ class ModelRequest:
     window: int = 0
     purpose: Request = "turn"
     replaces: int = 0
-    """How many of the oldest exchanges the answer replaces, if it is a summary."""
+    """The number of oldest exchanges that the answer replaces, if it is a summary."""
     compactions: int = 0
-    """How often the conversation was cut before."""
+    """The number of earlier cuts of the conversation."""
     stream: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     cache_key: str = ""
@@ -295,6 +284,23 @@ class ModelRequest:
         return self.measured.digest(self.system.encode(), self.tools_body)
 
 
+def wanted_call(name: object, args: object, call_id: str = "") -> WantedCall:
+    """One call as the model wrote it; arguments that the ledger cannot store are malformed."""
+    try:
+        encoded = args if isinstance(args, str) else msgspec.json.encode({} if args is None else args)
+        read: object = msgspec.json.decode(encoded) if encoded.strip() else {}
+    except (TypeError, ValueError, RecursionError):
+        read = None
+    shown = storable(str(name))[:200]
+    if isinstance(read, dict):
+        return WantedCall(name=shown, args=cast("dict[str, Any]", read), id=storable(call_id))
+    return WantedCall(name=shown, malformed=storable(str(args)[:1_000]), id=storable(call_id))
+
+
+def storable(text: str) -> str:
+    return text.encode(errors="replace").decode()
+
+
 def hide_keys(text: str) -> str:
     """The text without the keys in this process's environment, and without bearer tokens."""
     for name, value in os.environ.items():
@@ -304,13 +310,13 @@ def hide_keys(text: str) -> str:
 
 
 class NoAnswer(Exception):
-    """The model gave no answer, and asking again at once cannot help."""
+    """The model gave no answer, and an immediate retry cannot help."""
 
 
 class Unreachable(NoAnswer):
-    """The provider is down, busy or silent: asking again later may help, at the earliest `after` seconds from now.
+    """The provider is down, busy or silent: a later retry may help, at the earliest in `after` seconds.
 
-    `lost` requests were sent and not answered.
+    `lost` requests were sent without an answer.
     """
 
     def __init__(self, message: str, after: float | None = None, *, lost: int = 0) -> None:
@@ -323,7 +329,7 @@ Refusal = Literal["key", "length", "content", "other"]
 
 
 class Rejected(NoAnswer):
-    """The provider refuses such requests: a wrong key, a text longer than its window, content that it cannot take.
+    """The provider refuses such requests: a wrong key, text longer than its window, unsupported content.
 
     `lost` as in `Unreachable`.
     """
@@ -335,11 +341,11 @@ class Rejected(NoAnswer):
 
 
 class NoAnswerYet(Exception):
-    """A client must act first: the mission waits, and then the question is asked again."""
+    """A client must act first: the mission waits, and then sends the request again."""
 
 
 class OutOfBudget(Exception):
-    """The budget does not allow the question; `cap` is the verdict's reason."""
+    """The budget does not allow the request; `cap` is the verdict's reason."""
 
     def __init__(self, cap: str) -> None:
         super().__init__(cap)
@@ -348,53 +354,45 @@ class OutOfBudget(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """The price of a model (None if it is not known), and the shortest answer that it can be asked for.
+    """The price of a model (None if it is not known), and the minimum length of an answer to request.
 
-    `thinking` is how many tokens of the longest answer such settings set aside for thoughts.
+    `thinking` is the number of tokens in the longest answer that such settings reserve for thoughts.
     """
 
     price: Charge | None = None
     least_answer: int = 1
     thinking: Callable[[Mapping[str, Any]], int] = field(default=lambda _settings: 0)
     window: int | None = None
-    """How many tokens a request and its answer may have together; None if that is not known."""
+    """The maximum tokens of a request and its answer together; None if it is not known."""
 
 
 class LanguageModel(Protocol):
-    """A language model that can call tools."""
+    @property
+    def name(self) -> str: ...
 
     @property
-    def name(self) -> str:
-        """What it is called, for the ledger and for people."""
-        ...
-
-    @property
-    def terms(self) -> Terms | None:
-        """What asking it takes of a budget; None if it never reports what it used."""
-        ...
+    def terms(self) -> Terms | None: ...
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
-        """Asks. Raises `NoAnswer` or `NoAnswerYet`; cancelling it gives up the request.
+        """Sends the request. Raises `NoAnswer` or `NoAnswerYet`; cancellation abandons the request.
 
-        Asking changes nothing, so a question whose answer was lost is asked again.
+        A request changes nothing, so it is sent again if its answer was lost.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class WrappedModel:
-    """What stands around a model has its name and its terms."""
+    """Base of wrappers: has the name and the terms of the wrapped model."""
 
     model: LanguageModel
 
     @property
     def name(self) -> str:
-        """The model's own name."""
         return self.model.name
 
     @property
     def terms(self) -> Terms | None:
-        """The model's own terms."""
         return self.model.terms
 
 
@@ -406,41 +404,46 @@ class NoSampler:
     terms: Terms | None = None
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
-        """Waits for a client."""
         raise NoAnswerYet(
             "this mission needs the model of an MCP client: a client that declares sampling must call mission_iterate"
         )
 
 
 class Models(Protocol):
-    """Opens language models by their names."""
-
-    def open(self, name: str) -> LanguageModel:
-        """The model of this name; nothing is connected yet."""
-        ...
+    def open(self, name: str) -> LanguageModel: ...
 
     async def check(self, name: str) -> None:
-        """Raises `ModelUnavailable` or `ExtraMissing` if it cannot be asked from here."""
+        """Raises `ModelUnavailable` or `ExtraMissing` if the model cannot be used from here."""
         ...
 
-    async def aclose(self) -> None:
-        """Closes the connections of all models."""
-        ...
+    async def aclose(self) -> None: ...
 
-    def priced(self, name: str) -> bool:
-        """Whether its price is known."""
-        ...
+    def priced(self, name: str) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """The number of immediate attempts, and the pauses between them, which double.
+
+    A provider that demands a pause longer than `longest_pause` is retried later. A stream that is silent for `stall`
+    seconds is abandoned.
+    """
+
+    tries: int = 4
+    first_pause: float = 0.5
+    longest_pause: float = 10.0
+    stall: float = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How a conversation goes on when its model cannot be reached, and when it is cut.
+    """How a conversation continues when its model cannot be reached, and when it is cut.
 
-    A model that fails `failures` times in a row gives way to the next of the mission's `fallback`, if there is one.
-    The pauses between the tries double. A request that fills more than `full` of the window is cut; the newest
-    exchanges stay as far as they fit into `kept` of it; results of more than `large` tokens go first. A request that
-    the provider refuses for its length or its content is sent again without a part of it, at most `cuts` times in a
-    row; a model's window is then `narrower` than what was sent.
+    After `failures` failures in a row, the next model of the mission's `fallback` is used, if there is one. The
+    pauses between attempts double. A request that fills more than `full` of the window is cut; the newest exchanges
+    that fit into `kept` of it stay; results of more than `large` tokens are removed first. A request that the provider
+    refuses for its length or its content is sent again without a part of it, at most `cuts` times in a row; the window
+    then counts as `narrower` than that request.
     """
 
     failures: int = 2
@@ -455,9 +458,9 @@ class Patience:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelAccess:
-    """How this process asks language models; `tools_bytes` bounds the description of all tools.
+    """The access of this process to language models; `tools_bytes` limits the description of all tools.
 
-    `kept` is what a kind keeps from one run to the next.
+    `kept` holds data that a kind keeps between runs.
     """
 
     models: Models
@@ -467,7 +470,7 @@ class ModelAccess:
 
 
 async def read_answer(answered: ModelAnswered, blob: Blob) -> ModelAnswer | None:
-    """A recorded answer, a large one from its blob."""
+    """A recorded answer, loaded from its blob if large."""
     if answered.answer is not None or answered.blob is None:
         return answered.answer
     body = await blob(answered.blob)

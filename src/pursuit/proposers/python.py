@@ -1,8 +1,8 @@
-"""The proposer `python`: a function of the operator's, or an object with `propose`, in this process.
+"""The proposer `python`: an operator's function, or object with `propose`, in this process.
 
-It is code with the operator's rights, without a sandbox. Invariant: it is resolved only from the object that the
-program hands in, from a mission file that is trusted on this machine, or from the operator's configuration, and never
-from the ledger alone.
+It is code with the operator's rights, without a sandbox. Invariant: it comes only from an object that the program
+passes, from a mission file that is trusted on this machine, or from the operator's configuration, never from the
+ledger.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ProposeFunction = Callable[[View], Answered | Awaitable[Answered]]
 class PythonProposer(ProposerSettings):
     """A Python function that proposes: `file.py:function` beside the mission file, or `package.module:function`."""
 
-    CLIENTS: ClassVar[str | None] = "a client cannot name Python code; that is for mission files of the operator"
+    CLIENTS: ClassVar[str | None] = "a client cannot name Python code; only mission files of the operator can"
     CHILDREN: ClassVar[str | None] = "a child cannot name Python code"
     FROM_FILE: ClassVar[bool] = True
 
@@ -60,7 +60,7 @@ class PythonProposer(ProposerSettings):
     """The SHA-256 of its source, when the mission was started."""
     importable: Flag = True
     proposer_seconds: Annotated[Number, Field(gt=0, le=86_400)] = 60
-    """How long the function may take."""
+    """The timeout of the function in seconds."""
     _given: Any = PrivateAttr(default=None)
 
     @classmethod
@@ -76,28 +76,25 @@ class PythonProposer(ProposerSettings):
 
     @property
     def given(self) -> Any:
-        """The object that the program handed in; None if it names one."""
+        """The object that the program passed; None if the settings name it."""
         return self._given
 
     def facts(self) -> ProposerFacts:
-        """The operator wrote it."""
         return ProposerFacts(authored=True)
 
     @property
     def label(self) -> str:
-        """Its name."""
         return self.callable.rpartition(":")[2]
 
     def starts(self) -> Iterable[StartedProcess]:
-        """Its code, by the bytes of its file."""
         yield StartedProcess("python", [self.callable], {"digest": self.digest})
 
     @classmethod
     def in_file(cls, table: dict[str, Any], folder: Path) -> Iterable[Broken]:
-        """A file is found from the folder of the mission file."""
+        """Resolves a file relative to the folder of the mission file."""
         named = table.get("callable")
         if "digest" in table or "importable" in table:
-            yield Broken("digest and importable are not for mission files; remove them", "callable")
+            yield Broken("digest and importable are not allowed in mission files; remove them", "callable")
         file, colon, name = str(named).rpartition(":")
         if not isinstance(named, str) or not colon or not name:
             yield Broken('must be "file.py:function" or "package.module:function"', "callable")
@@ -113,7 +110,7 @@ class PythonProposer(ProposerSettings):
 
 
 def _source_digest(function: Any, name: str = "") -> str | None:
-    """The digest of the file in a name, or else of the function's own source; None if that cannot be read."""
+    """The digest of the file in a name, or else of the function's source; None if it cannot be read."""
     file = Path(name.rpartition(":")[0])
     try:
         source = file.read_bytes() if file.suffix == ".py" else inspect.getsource(function).encode()
@@ -140,15 +137,13 @@ def load(name: str) -> Any:
 
 
 class FunctionProposer(Proposer):
-    """Asks the function for each proposal."""
-
     def __init__(self, function: ProposeFunction, settings: PythonProposer) -> None:
         self._function = function
         self._settings = settings
         self._memory: dict[str, Any] = {}
 
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
-        """The answer of the function; an exception, a timeout and an answer of another type are failures."""
+        """Calls the function; an exception, a timeout and an answer of another type are failures."""
         self._memory = dict(state.remembered)
         view = View(state, reasons, self._memory)
         limit = self._settings.proposer_seconds
@@ -162,7 +157,7 @@ class FunctionProposer(Proposer):
                 said = " ".join(traceback.format_exception_only(error)[-1].split())
                 return Failed(hide_keys(said)[:LONGEST_REASON], final=True)
         if late.cancelled_caught:
-            return Failed(f"the proposer gave no answer within {limit:g} s (proposer_seconds)", final=True)
+            return Failed(f"the proposer did not answer within {limit:g} s (proposer_seconds)", final=True)
         return _proposed(answer)
 
     async def _ask(self, view: View) -> object:
@@ -173,7 +168,6 @@ class FunctionProposer(Proposer):
         return await cast("Awaitable[object]", answer) if inspect.isawaitable(answer) else answer
 
     def remembers(self) -> Mapping[str, Any]:
-        """The memory of the view, as the function left it."""
         return self._memory
 
 
@@ -191,24 +185,20 @@ def _proposed(answer: object) -> Proposed:
 
 
 class PythonKind(SimpleKind[PythonProposer]):
-    """The kind `python`."""
-
     settings = PythonProposer
 
     async def admit(self, settings: PythonProposer, admission: MissionAdmission) -> None:
-        """It is there, and it can be called."""
         if settings.given is not None and not callable(getattr(settings.given, "propose", settings.given)):
             admission.fault("proposer", "must be a function that takes a view, or an object with propose")
 
     def started(self, settings: PythonProposer, mission_id: str, place: DrivingPlace) -> None:
-        """Keeps the object that the program handed in, for runs of this process."""
+        """Keeps the object that the program passed, for runs of this process."""
         if settings.given is not None:
             place.handed[mission_id] = settings.given
 
     async def ready(
         self, settings: PythonProposer, mission_id: str, mission: Mission, place: DrivingPlace
     ) -> Mapping[str, str]:
-        """It can be resolved here; a changed source is a warning."""
         found = self._resolve(settings, mission_id, place)
         now = _source_digest(getattr(found, "propose", found), settings.callable)
         if None in (now, settings.digest) or now == settings.digest:
@@ -231,7 +221,6 @@ class PythonKind(SimpleKind[PythonProposer]):
         )
 
     def make(self, settings: PythonProposer, context: ProposerContext) -> Proposer:
-        """Asks the function."""
         found: Any = settings.given or self._resolve(settings, context.mission_id, context.place)
         if inspect.isclass(found):
             found = found()

@@ -14,7 +14,7 @@ from pursuit.proposers.contract import MissionAdmission, Proposer, ProposerConte
 
 
 class RepeatProposer(ProposerSettings):
-    """The same call again and again."""
+    """The same call in each iteration."""
 
     REPEATS: ClassVar[bool] = True
 
@@ -23,24 +23,19 @@ class RepeatProposer(ProposerSettings):
     args: Args = Field(default_factory=dict)
 
     def facts(self) -> ProposerFacts:
-        """It polls, so nothing new is no stagnation, and with a pace its call may fail."""
+        """It polls, so unchanged results are not stagnation, and with a pace its call may fail."""
         return ProposerFacts(authored=True, stagnates=False, failures="calls_without_pace")
 
     def calls(self) -> Iterable[tuple[str, Mapping[str, Any]]]:
-        """Its call."""
         yield self.tool_name, self.args
 
 
 class RepeatKind(SimpleKind[RepeatProposer]):
-    """The kind `repeat`."""
-
     settings = RepeatProposer
 
     async def admit(self, settings: RepeatProposer, admission: MissionAdmission) -> None:
-        """Its tool exists, and the arguments fit."""
         admission.row["tool_name"] = name = admission.tool("proposer.tool_name", settings.tool_name)
         admission.arguments("proposer.args", name, settings.args)
 
     def make(self, settings: RepeatProposer, context: ProposerContext) -> Proposer:
-        """Proposes the call."""
         return SameProposal(Proposal(tool_calls=[ToolCall(tool_name=settings.tool_name, args=settings.args)]))

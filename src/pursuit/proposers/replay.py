@@ -20,14 +20,11 @@ class ReplayProposer(ProposerSettings):
     proposals: Annotated[list[Proposal], Field(min_length=1, max_length=100_000)]
 
     def calls(self) -> Iterable[tuple[str, Mapping[str, Any]]]:
-        """The recorded calls."""
         for proposal in self.proposals:
             yield from ((call.tool_name, call.args) for call in proposal.tool_calls or ())
 
 
 class Recorded(Proposer):
-    """Proposes what was recorded."""
-
     def __init__(self, proposals: Sequence[Proposal]) -> None:
         self._proposals = proposals
 
@@ -39,20 +36,16 @@ class Recorded(Proposer):
 
 
 class ReplayKind(SimpleKind[ReplayProposer]):
-    """The kind `replay`."""
-
     settings = ReplayProposer
 
     async def admit(self, settings: ReplayProposer, admission: MissionAdmission) -> None:
-        """The tools exist, the arguments fit, and scripts are allowed."""
         for place, proposal in enumerate(settings.proposals):
             at = f"proposer.proposals[{place}]"
             if proposal.script is not None and not admission.mission.allow_scripted_strategies:
-                admission.fault(f"{at}.script", "a script that is replayed needs allow_scripted_strategies = true")
+                admission.fault(f"{at}.script", "a replayed script needs allow_scripted_strategies = true")
             for number, call in enumerate(proposal.tool_calls or ()):
                 name = admission.tool(f"{at}.tool_calls[{number}].tool_name", call.tool_name)
                 admission.arguments(f"{at}.tool_calls[{number}].args", name, call.args)
 
     def make(self, settings: ReplayProposer, context: ProposerContext) -> Proposer:
-        """Proposes what was recorded."""
         return Recorded(settings.proposals)

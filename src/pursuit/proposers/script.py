@@ -11,7 +11,7 @@ from pursuit.core.mission import Proposal, Script
 from pursuit.core.proposing import ProposerFacts, ProposerSettings
 from pursuit.errors import Fault
 from pursuit.proposers.contract import MissionAdmission, Proposer, ProposerContext, SameProposal, SimpleKind
-from pursuit.sandbox import missing_modules
+from pursuit.sandbox.values import missing_modules, unassigned_dunders
 
 
 class ScriptProposer(ProposerSettings):
@@ -23,19 +23,16 @@ class ScriptProposer(ProposerSettings):
     script: Script
 
     def facts(self) -> ProposerFacts:
-        """The operator wrote it, and it may report metrics."""
         return ProposerFacts(authored=True, reports_metrics=True, failures="script")
 
     @classmethod
     def describe_file(cls, definitions: dict[str, Any]) -> None:
-        """`file`, instead of `script`."""
         words = "A script beside the mission file, instead of `script`."
         definitions[cls.__name__]["properties"]["file"] = {"type": "string", "description": words}
         definitions[cls.__name__]["required"] = ["kind"]
 
     @classmethod
     def in_file(cls, table: dict[str, Any], folder: Path) -> Iterable[Broken]:
-        """`file` names a script beside the mission file; the mission keeps its text."""
         if "file" not in table:
             return
         name = table.pop("file")
@@ -50,15 +47,11 @@ class ScriptProposer(ProposerSettings):
 
 
 class ScriptKind(SimpleKind[ScriptProposer]):
-    """The kind `script`."""
-
     settings = ScriptProposer
 
     async def admit(self, settings: ScriptProposer, admission: MissionAdmission) -> None:
-        """The script imports only modules that the sandbox has."""
-        for one in missing_modules(settings.script):
+        for one in (*missing_modules(settings.script), *unassigned_dunders(settings.script)):
             admission.faults.append(Fault(field="proposer.script", reason=str(one), line=one.line, column=one.column))
 
     def make(self, settings: ScriptProposer, context: ProposerContext) -> Proposer:
-        """Proposes the script."""
         return SameProposal(Proposal(script=settings.script))

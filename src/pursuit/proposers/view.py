@@ -1,58 +1,27 @@
-"""What a Python function that proposes sees of its mission, and how it says what to do next."""
+"""The view that a proposing Python function has of its mission, and the answers that it can return."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from pursuit.core.budgets import used_of
-from pursuit.core.criteria import describe
+from pursuit.core.history import Call, Iteration
 from pursuit.core.mission import Proposal, ToolCall
+from pursuit.core.report import CriterionRow, criteria_rows
 from pursuit.core.state import CallRecord, IterationRecord, MissionState
 from pursuit.proposers.contract import Done, Waiting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenCriterion:
-    """A criterion with its last result; `status` is met, unmet, inconclusive or pending."""
-
-    criterion_id: str
-    description: str
-    required: bool
-    status: str
-    evidence: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenCall:
-    """A call with its outcome; `result` is the tool's MCP result."""
-
-    tool: str
-    args: Mapping[str, Any]
-    outcome: str | None
-    result: Any = None
-    error: str | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenIteration:
-    """An iteration with its calls, in order."""
-
-    number: int
-    calls: Sequence[SeenCall]
-
-
 class View:
-    """A mission as its proposer sees it, valid while the proposer is asked. Only `memory` survives the call."""
+    """A mission as its proposer sees it, valid during one call. Only `memory` survives the call."""
 
     def __init__(self, state: MissionState, faults: Sequence[str], memory: dict[str, Any]) -> None:
         self._state = state
         self.faults: Sequence[str] = tuple(faults)
-        """Why the last proposal for this iteration was refused; empty at the first one."""
+        """Why the previous proposal for this iteration was refused; empty for the first."""
         self.memory = memory
-        """A dictionary of JSON values that is stored with the proposal, at most 64 KiB."""
+        """JSON values that are stored with the proposal, at most 64 KiB."""
 
     @property
     def directive(self) -> str:
@@ -65,31 +34,21 @@ class View:
         return self._state.iteration_count
 
     @property
-    def criteria(self) -> list[SeenCriterion]:
+    def criteria(self) -> list[CriterionRow]:
         """The criteria with their last results."""
-        results = self._state.results
-        return [
-            SeenCriterion(
-                criterion_id=one.criterion_id,
-                description=describe(one),
-                required=one.required,
-                status=found.status if (found := results.get(one.criterion_id)) is not None else "pending",
-                evidence=dict(found.evidence) if found is not None else {},
-            )
-            for one in self._state.mission.criteria
-        ]
+        return criteria_rows(self._state)
 
     @property
     def budget_left(self) -> Mapping[str, float]:
-        """How much of each cap is left, by its name; a cap that is not set is not there."""
+        """The rest of each cap by name, without caps that are not set."""
         used = {**used_of(self._state), "max_wall_clock_seconds": self._state.wall_clock}
         return {name: max(0, cap - used.get(name, 0)) for name, cap in self._state.budget.items() if cap != -1}
 
     @property
-    def history(self) -> list[SeenIteration]:
-        """The last 20 iterations, the newest last."""
+    def history(self) -> list[Iteration]:
+        """The last 20 iterations with their calls, the newest last."""
         return [
-            SeenIteration(number=one.index, calls=[_seen(one, call) for call in one.calls.values()])
+            Iteration(index=one.index, calls=[_shown(one, call) for call in one.calls.values()])
             for one in self._state.recent
         ]
 
@@ -98,10 +57,10 @@ class View:
         """The last value of each metric."""
         return dict(self._state.metrics)
 
-    def trials(self, count: int = 20) -> list[SeenCall]:
+    def trials(self, count: int = 20) -> list[Call]:
         """The newest calls with metrics, the newest last."""
         made = [
-            _seen(one, call)
+            _shown(one, call)
             for one in self._state.recent
             for call in one.calls.values()
             if call.call_id in one.measured and call.purpose != "check"
@@ -109,14 +68,17 @@ class View:
         return made[-count:]
 
 
-def _seen(iteration: IterationRecord, call: CallRecord) -> SeenCall:
-    return SeenCall(
+def _shown(iteration: IterationRecord, call: CallRecord) -> Call:
+    return Call(
+        call_id=call.call_id,
+        iteration=iteration.index,
         tool=call.tool,
         args=call.args,
+        purpose=call.purpose,
         outcome=call.outcome,
         result=call.result,
         error=call.error,
-        metrics=iteration.measured.get(call.call_id, {}),
+        metrics=dict(iteration.measured.get(call.call_id, {})),
     )
 
 

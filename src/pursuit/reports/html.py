@@ -1,6 +1,6 @@
-"""A report, and a comparison of attempts at problems, each as one self-contained HTML file that loads nothing.
+"""Renders a report, or a comparison of attempts at problems, as one self-contained HTML file.
 
-Every value passes through the template's escaping; only our own SVG is taken as markup.
+The template escapes every value; only our own SVG counts as markup.
 """
 
 from __future__ import annotations
@@ -22,35 +22,42 @@ MAX_PLOTS = 24
 
 
 def render_html(report: Report) -> str:
-    """The report as one HTML file: no script, nothing loaded from anywhere, light and dark, fit for print."""
-    view = read(report.data)
-    # The plots escape their own few words: they are all that the template takes as markup.
-    plots = [(metric, metric_plot(metric)) for metric in view.metrics[:MAX_PLOTS]]
-    return template("report.html.j2").render(view=view, plots=plots, others=view.metrics[MAX_PLOTS:], figure=figure)
+    """The report as one HTML file: without scripts or external resources, for light and dark mode and for print."""
+    view = read(report)
+    others = view.metrics[MAX_PLOTS:]
+    shown = {"view": view, "report": report, "plots": metric_plots(view.metrics), "others": others}
+    return template("report.html.j2").render(**shown, figure=figure)
 
 
-def metric_plot(metric: MetricView) -> str:
-    """One metric over the iterations, as SVG."""
-    return line_plot(
-        metric.points,
-        label=metric.name,
-        best=metric.best,
-        target=metric.target,
-        goal=metric.goal,
-        trace=metric.trace,
-    )
+def metric_plots(metrics: Sequence[MetricView]) -> list[tuple[MetricView, str]]:
+    return [
+        (
+            one,
+            line_plot(one.points, label=one.name, best=one.best, target=one.target, goal=one.goal, trace=one.trace),
+        )
+        for one in metrics[:MAX_PLOTS]
+    ]
 
 
 @cache
 def template(name: str) -> Template:
-    """One of our templates."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only a command that writes a report loads it
 
     loader = PackageLoader("pursuit.reports", "templates")
     environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=loader,
+        autoescape=name.endswith(".html.j2"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=printable,
     )
     return environment.get_template(name)
+
+
+def printable(value: Any) -> Any:
+    """The text for a template: plain text without unprintable characters, markup unchanged."""
+    return text(value) if type(value) is str else value
 
 
 COLUMNS = (
@@ -71,20 +78,19 @@ COLUMNS = (
 )
 AGENT_COLUMNS = ("who", "attempts", "feasible", "solved", "mean", "standard error", "best", "pass@k")
 WHOLE = ("attempt", "status", "score")
-"""Columns whose cells are not broken."""
+"""Columns whose cells do not wrap."""
 
 _AXES = {"calls": "calls", "seconds": "seconds", "tokens": "tokens", "cost_usd": "cost in USD"}
 
 
 def render_comparison(problems: Sequence[Mapping[str, Any]]) -> str:
-    """The page; each problem has `title`, `problem_id`, the primary metric with its levels, and `attempts`."""
+    """A comparison page; each problem has `title`, `problem_id`, the primary metric with levels, and `attempts`."""
     sections = [comparison_section(one) for one in problems]
     words = {"columns": COLUMNS, "whole": WHOLE, "agent_columns": AGENT_COLUMNS}
     return template("comparison.html.j2").render(**words, problems=sections)
 
 
 def comparison_section(problem: Mapping[str, Any]) -> dict[str, Any]:
-    """What is shown of one problem: its tables as text, and its plots as SVG."""
     attempts: Sequence[Mapping[str, Any]] = problem["attempts"]
     plots = [(name, _comparison_plot(problem, attempts, axis, name)) for axis, name in _AXES.items()]
     return {
@@ -99,15 +105,14 @@ def comparison_section(problem: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def aim(problem: Mapping[str, Any]) -> str:
-    """What attempts at a problem are compared by: `cost in cm^3, the less the better; target 264.5; best known …`."""
+    """The basis for comparing attempts: `cost in cm^3, lower is better; target 264.5; best known …`."""
     name = f"{problem['metric']} in {problem['unit']}" if problem["unit"] else str(problem["metric"])
-    more = "the more the better" if problem["direction"] == "maximize" else "the less the better"
+    more = "higher is better" if problem["direction"] == "maximize" else "lower is better"
     levels = (("target", problem["target"]), ("best known", problem["best_known"]))
     return "; ".join([f"{name}, {more}", *(f"{word} {stated(value)}" for word, value in levels if value is not None)])
 
 
 def cells(problem: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str, ...]:
-    """One attempt as the cells of a table with these `COLUMNS`."""
     value = row["value"]
     score = "" if value is None else f"{figure(value, problem['target'])} {row['unit']}".strip()
     if value is not None and not row["feasible"]:
@@ -129,19 +134,17 @@ def cells(problem: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str, ...]
 
 
 def others(row: Mapping[str, Any]) -> list[str]:
-    """What the judge said of an attempt besides the metric that attempts are compared by."""
     more = (one for one in row["score"] if one["metric"] != row["metric"])
     return [f"{text(one['metric'])} {figure(one['value'])} {text(one['unit'])}".strip() for one in more]
 
 
 def repeated(problem: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The agents of a problem, if one of them tried it more than once."""
+    """The agents of a problem, if any of them tried it more than once."""
     agents: Sequence[Mapping[str, Any]] = problem["agents"]
     return agents if any(one["attempts"] > 1 for one in agents) else ()
 
 
 def agent_cells(problem: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str, ...]:
-    """The attempts of one agent as the cells of a table with these `AGENT_COLUMNS`."""
     mean, error, best = row["mean"], row["standard_error"], row["best"]
     return (
         text(str(row["label"])),
@@ -154,7 +157,6 @@ def agent_cells(problem: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str
 
 
 def notes(row: Mapping[str, Any]) -> list[str]:
-    """Notes on an attempt."""
     found: list[str] = []
     if row["number"] > 1:
         found.append(f"attempt {row['number']} of the same caller")

@@ -1,7 +1,7 @@
 """Line and scatter plots as inline SVG, without a plotting library: a report must open anywhere, for ever.
 
-Any finite points give well-formed XML; every coordinate is finite and lies inside the picture. Colours come from the
-page's style sheet.
+Any finite points give well-formed XML; every coordinate is finite and inside the picture. The page's style sheet sets
+the colours.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise, product
+from itertools import pairwise
 
-from pursuit.reports.wording import figure
+from pursuit.reports.wording import figure, text
 
 Point = tuple[float, float]
 
@@ -21,22 +21,16 @@ WIDTH, HEIGHT = 480.0, 230.0
 LEFT, RIGHT, TOP, BOTTOM = 62.0, 16.0, 14.0, 30.0
 MAX_POINTS = 600
 MAX_HOVERS = 120
-MAX_NAMES = 8
-LONGEST_NAME = 24
 LETTER = 6.4
-"""About as wide as a digit of the axes' labels."""
-TALL = 10.0
-"""How far a text reaches above its line."""
+"""The approximate width of a digit in the axis labels."""
 
 LOG_DECADES = 3
 # Beyond these a difference of two values would overflow or vanish; a plot cannot show it.
-_LARGEST, _SMALLEST = 1e300, 1e-300
+_MAX_VALUE, _MIN_SPAN = 1e300, 1e-300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Maps values of an axis to pixels, and knows where its ticks are."""
-
     low: float
     high: float
     start: float
@@ -45,8 +39,8 @@ class Scale:
     ticks: tuple[tuple[float, str], ...]
 
     def place(self, value: float) -> float:
-        """The pixel of a value; what lies outside is put on the edge."""
-        inner = math.log10(max(value, _SMALLEST)) if self.logarithmic else value
+        """The pixel of a value; values outside are moved to the edge."""
+        inner = math.log10(max(value, _MIN_SPAN)) if self.logarithmic else value
         share = min(1.0, max(0.0, (inner - self.low) / (self.high - self.low)))
         return self.start + share * (self.end - self.start)
 
@@ -82,7 +76,6 @@ def line_plot(
 
 
 def _steps(pixels: Sequence[Point]) -> str:
-    """A line of steps with a corner only where the value changes."""
     corners = [pixels[0]]
     for x, y in pixels[1:]:
         if y != corners[-1][1]:
@@ -94,14 +87,18 @@ def _steps(pixels: Sequence[Point]) -> str:
 
 def _svg(label: str, parts: Sequence[str]) -> str:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" role="img" '
-    return f'{head}aria-label="{escape(label, quote=True)}">{"".join(parts)}</svg>'
+    return f'{head}aria-label="{_escaped(label)}">{"".join(parts)}</svg>'
 
 
-def thin(points: Sequence[Point], *, keep: float | None = None, most: int = MAX_POINTS) -> list[Point]:
-    """At most `most` points: the first, the last, the first one with the value `keep`, and each stretch's extremes."""
-    if len(points) <= most:
+def _escaped(words: str) -> str:
+    return escape(text(words), quote=True)
+
+
+def thin(points: Sequence[Point], *, keep: float | None = None) -> list[Point]:
+    """At most `MAX_POINTS`: the first, the last, the first one with the value `keep`, and each stretch's extremes."""
+    if len(points) <= MAX_POINTS:
         return list(points)
-    stretches = (most - 3) // 2
+    stretches = (MAX_POINTS - 3) // 2
     chosen = {0, len(points) - 1}
     chosen.update([index for index, (_, y) in enumerate(points) if y == keep][:1])
     for number in range(stretches):
@@ -112,18 +109,17 @@ def thin(points: Sequence[Point], *, keep: float | None = None, most: int = MAX_
 
 
 def value_axis(values: Sequence[float], target: float | None) -> Scale:
-    """The vertical axis: logarithmic only for positive values over more than three decades."""
     low, high = min(values), max(values)
-    if low > _SMALLEST and high / low > 10**LOG_DECADES:
-        return _logarithmic([*values, *([target] if target is not None and target > _SMALLEST else [])])
+    if low > _MIN_SPAN and high / low > 10**LOG_DECADES:
+        return _logarithmic([*values, *([target] if target is not None and target > _MIN_SPAN else [])])
     return _linear([*values, *([] if target is None else [target])], HEIGHT - BOTTOM, TOP, count=5)
 
 
 def _linear(values: Sequence[float], start: float, end: float, *, count: int, whole: bool = False) -> Scale:
     low, high = min(values), max(values)
-    if high - low <= max(1e-9 * max(abs(low), abs(high)), _SMALLEST):
-        # One value: it lies in the middle.
-        margin = max(1.0, abs(low) * 0.05) if whole or abs(low) < _SMALLEST * 1e9 else abs(low) * 0.05
+    if high - low <= max(1e-9 * max(abs(low), abs(high)), _MIN_SPAN):
+        # a single value is centred
+        margin = max(1.0, abs(low) * 0.05) if whole or abs(low) < _MIN_SPAN * 1e9 else abs(low) * 0.05
         low, high = low - margin, high + margin
     elif not whole:
         low, high = low - 0.04 * (high - low), high + 0.04 * (high - low)
@@ -152,7 +148,7 @@ def nice_step(rough: float) -> float:
 
 
 def _tick_text(value: float, step: float) -> str:
-    """Just as many digits as the step between ticks needs."""
+    """The value with only as many digits as the step between ticks requires."""
     place = math.floor(math.log10(step) + 1e-9)
     if value == 0:
         return "0"
@@ -178,21 +174,20 @@ def _grid(x_axis: Scale, y_axis: Scale) -> list[str]:
 
 
 def _left(y_axis: Scale) -> float:
-    """Where the plot begins: behind the longest label of its vertical axis."""
+    """The left edge of the plot, right of the longest label of its vertical axis."""
     return max(LEFT, 14.0 + LETTER * max((len(words) for _, words in y_axis.ticks), default=0))
 
 
 def _target(x_axis: Scale, y_axis: Scale, target: float | None, words: str) -> list[str]:
-    """The line to reach; the caption names it. A target that a logarithmic axis cannot show has none."""
-    if target is None or (y_axis.logarithmic and target <= _SMALLEST):
+    if target is None or (y_axis.logarithmic and target <= _MIN_SPAN):
         return []
     y = y_axis.place(target)
     line = f'<line class="target" x1="{x_axis.start:.0f}" y1="{y:.1f}" x2="{WIDTH - RIGHT:.0f}" y2="{y:.1f}">'
-    return [f"{line}<title>{escape(words, quote=True)}</title></line>"]
+    return [f"{line}<title>{_escaped(words)}</title></line>"]
 
 
 def _marks(points: Sequence[Point], pixels: Sequence[Point], best: float | None) -> list[str]:
-    """A dot at the best point, or else at a point that is alone and would not be seen."""
+    """A dot at the best point, or else at a single point that would be invisible."""
     marked = None if best is None else _bounded(best)
     index = next((place for place, (_, y) in enumerate(points) if y == marked), None)
     if index is None:
@@ -203,7 +198,7 @@ def _marks(points: Sequence[Point], pixels: Sequence[Point], best: float | None)
 
 
 def _hovers(points: Sequence[Point], pixels: Sequence[Point], start: float) -> list[str]:
-    """Unseen columns whose titles a browser shows under the pointer; left out where they would be too narrow."""
+    """Invisible columns whose titles a browser shows under the pointer; left out if they would be too narrow."""
     if len(points) > MAX_HOVERS:
         return []
     edges = [start, *((one[0] + two[0]) / 2 for one, two in pairwise(pixels)), WIDTH - RIGHT]
@@ -215,13 +210,13 @@ def _hovers(points: Sequence[Point], pixels: Sequence[Point], start: float) -> l
 
 
 def _bounded(value: float) -> float:
-    return min(_LARGEST, max(-_LARGEST, value))
+    return min(_MAX_VALUE, max(-_MAX_VALUE, value))
 
 
 def scatter_plot(
     points: Sequence[tuple[float, float, str]], *, label: str, target: float | None = None, whole: bool = True
 ) -> str:
-    """Points with names as an `<svg>` element: what was reached over what it took; `whole` if that is counted."""
+    """Named points as an `<svg>` element: the result over its cost; `whole` if the cost is an integer."""
     kept = [(_bounded(x), _bounded(y), name) for x, y, name in points[:MAX_POINTS]]
     if not kept:
         return ""
@@ -230,66 +225,10 @@ def scatter_plot(
     most = max(x for x, _, _ in kept) or 1.0
     x_axis = _linear([0.0, most], _left(y_axis), WIDTH - RIGHT, count=6, whole=whole)
     goal = "" if level is None else f"target {figure(level)}"
-    aim = _target(x_axis, y_axis, level, goal)
-    parts = [*_grid(x_axis, y_axis), *aim]
-    taken: list[_Box] = []
-    if aim and level is not None:
-        y, at = y_axis.place(level) - 4, WIDTH - RIGHT
-        parts.append(f'<text x="{at:.0f}" y="{y:.1f}" text-anchor="end">{escape(goal)}</text>')
-        taken.append(_Box.of(at, y, goal, "end"))
+    parts = [*_grid(x_axis, y_axis), *_target(x_axis, y_axis, level, goal)]
     parts += [
         f'<circle class="dot" cx="{x_axis.place(x):.1f}" cy="{y_axis.place(y):.1f}" r="4.5">'
-        f"<title>{escape(name, quote=True)}: {figure(y)}</title></circle>"
+        f"<title>{_escaped(name)}: {figure(y)}</title></circle>"
         for x, y, name in kept
     ]
-    if len(kept) <= MAX_NAMES:
-        # Whose it is; its id is in the title.
-        dots = [(x_axis.place(x), y_axis.place(y), name.rpartition(" (")[0] or name) for x, y, name in kept]
-        parts += _names(dots, taken, x_axis.start)
     return _svg(label, parts)
-
-
-@dataclass(frozen=True, slots=True)
-class _Box:
-    """The place of a text, with the width of its letters estimated."""
-
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-    @classmethod
-    def of(cls, x: float, y: float, words: str, anchor: str) -> _Box:
-        wide = LETTER * len(words)
-        left = x - wide if anchor == "end" else x
-        return cls(left, y - TALL, left + wide, y + 3)
-
-    def meets(self, other: _Box) -> bool:
-        return (
-            self.left < other.right and other.left < self.right and self.top < other.bottom and other.top < self.bottom
-        )
-
-
-_SHIFTS = (-6, 4, 14, -18, 26, -30, 38, -42)
-"""Where a name may stand below (or above) its point; farther away it would not be taken for its name."""
-
-
-def _names(dots: Sequence[tuple[float, float, str]], taken: Sequence[_Box], start: float) -> list[str]:
-    """The names beside their points, each where it meets no other text and no point.
-
-    A name without such a place is left out: the title of its point has it.
-    """
-    points = [_Box(x - 5, y - 5, x + 5, y + 5) for x, y, _ in dots]
-    texts, parts = list(taken), list[str]()
-    for place, (x, y, name) in enumerate(dots):
-        short = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
-        others = [*texts, *(box for number, box in enumerate(points) if number != place)]
-        sides = (("end", x - 7), ("start", x + 7)) if x > WIDTH * 0.6 else (("start", x + 7), ("end", x - 7))
-        for (anchor, at), lower in product(sides, _SHIFTS):
-            box = _Box.of(at, y + lower, short, anchor)
-            inside = box.left >= start and box.right <= WIDTH and box.top >= 0 and box.bottom <= HEIGHT - BOTTOM
-            if inside and not any(box.meets(other) for other in others):
-                texts.append(box)
-                parts.append(f'<text x="{at:.1f}" y="{y + lower:.1f}" text-anchor="{anchor}">{escape(short)}</text>')
-                break
-    return parts

@@ -1,6 +1,6 @@
 """The report of a mission: its rows, built from the events alone, and its trials as CSV, Parquet and a pandas table.
 
-Building is pure; the caller adds what the proposer has to say, and the hashes of the ledger.
+Building is pure; the caller adds the proposer's part and the hashes of the ledger.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from typing import Any, Self, cast
 
 import msgspec
 
+from pursuit.core.approvals import Approval
 from pursuit.core.audit import redacted
 from pursuit.core.best import BestPoint, violations
 from pursuit.core.budgets import budget_use
 from pursuit.core.caps import BudgetUse
 from pursuit.core.criteria import MetricThreshold
-from pursuit.core.events import ApprovalExpired, CallIntended, CallRefused, CallSettled, IterationProposed, Outcome
-from pursuit.core.history import ApprovalQuestion, Call, CallRow, History, IterationRow, ModelTurn, Shown, iso
+from pursuit.core.events import CallIntended, CallRefused, CallSettled, IterationProposed, Outcome
+from pursuit.core.history import Call, CallRow, History, IterationRow, ModelTurn, Shown, iso
 from pursuit.core.lessons import lessons_of
 from pursuit.core.observe import leaves, source_matches, value_of
 from pursuit.core.report import (
@@ -45,18 +46,18 @@ from pursuit.core.truncate import cut_text
 from pursuit.errors import ExtraMissing
 
 FORMAT = "pursuit.report/1"
-MOST_ROWS = 500
-MOST_CHECKS = 50
-LONGEST_TURN = 2_000
-LONGEST_DIFF = 100_000
-LONGEST_ERROR = 500
+MAX_ROWS = 500
+MAX_CHECKS = 50
+MAX_TURN = 2_000
+MAX_DIFF = 100_000
+MAX_ERROR = 500
 LAST = 1 << 30
-MOST_POINTS = 20_000
-MOST_TRIALS = 10_000
+MAX_POINTS = 20_000
+MAX_TRIALS = 10_000
 
 
 class Trial(Shown, frozen=True, kw_only=True):
-    """A call of a tool that gives metrics: its arguments without secrets, what it reported, and what came of it."""
+    """A call of a tool that gives metrics: its arguments without secrets, the metrics, and the outcome."""
 
     trial: int
     iteration: int
@@ -68,26 +69,24 @@ class Trial(Shown, frozen=True, kw_only=True):
     started_at: str | None
     call_id: str
     best: bool
-    """Whether it gave the best point of the mission."""
+    """True if it gave the best point of the mission."""
     error: str | None = None
 
 
 class MetricTarget(Shown, frozen=True, kw_only=True):
-    """What a threshold wants of a metric."""
-
     op: str
     target: float
 
 
 class BeyondLimits(Shown, frozen=True, kw_only=True):
-    """A better value of a metric, and the limits that its call violates, in words."""
+    """A better value of a metric, and a text with the limits that its call violates."""
 
     value: float
     violates: str
 
 
 class MetricRow(Shown, frozen=True, kw_only=True):
-    """A metric over the iterations: points of an iteration, from 0, and a value."""
+    """A metric over the iterations: each point is an iteration, from 0, and a value."""
 
     points: Sequence[tuple[int, int | float | None]]
     last: int | float | None
@@ -98,8 +97,6 @@ class MetricRow(Shown, frozen=True, kw_only=True):
 
 
 class ToolUse(Shown, frozen=True, kw_only=True):
-    """How often a tool was called, what came of it, and how long it took."""
-
     tool: str
     calls: int
     by_outcome: dict[str, int]
@@ -107,7 +104,7 @@ class ToolUse(Shown, frozen=True, kw_only=True):
 
 
 class CallCounts(Shown, frozen=True, kw_only=True):
-    """The calls of a mission in numbers; a refused call is counted as an outcome, and not as one of a tool."""
+    """Counts of a mission's calls by outcome and by tool; refused calls count only by outcome."""
 
     total: int
     by_outcome: dict[str, int]
@@ -126,7 +123,7 @@ class CheckRow(Shown, frozen=True, kw_only=True):
 
 
 class ProposerTurn(Shown, frozen=True, kw_only=True):
-    """What a client proposed, a model answered, or an agent did; `files` and `diff` are what an agent changed."""
+    """A client's proposal, a model's answer or an agent's turn; `files` and `diff` are the changes of an agent."""
 
     iteration: int
     who: str
@@ -144,16 +141,12 @@ class ProposerTurn(Shown, frozen=True, kw_only=True):
 
 
 class ErrorRow(Shown, frozen=True, kw_only=True):
-    """An error of a proposer, of a call or of a script, under the name of who made it."""
-
     iteration: int
     tool: str
     message: str
 
 
 class EndedIteration(Shown, frozen=True, kw_only=True):
-    """An iteration in a report, with the number of its calls."""
-
     iteration_index: int
     verdict: str
     verdict_reason: str
@@ -176,20 +169,20 @@ _SINCE: Mapping[str, Any] = {
     "best_point": None,
     "call_log_omitted": 0,
 }
-"""What the first reports did not have."""
+"""Defaults for keys that the first reports lack."""
 
 
 class Report(Shown, frozen=True, kw_only=True):
     """The report of a mission: final once it has ended. Times are in ISO 8601, iterations count from 0.
 
-    `data` is all of it, as JSON. Of long lists the newest rows are there.
+    `data` is the whole report as JSON. Long lists contain only the newest rows.
     """
 
     format: str
     mission_id: str = msgspec.field(name="session_id")
     directive: str
     status: str
-    """`completed`, `terminated`, or how the mission stands."""
+    """`completed`, `terminated`, or the current status."""
     verdict: str | None
     verdict_reason: str | None
     """Why it ended."""
@@ -214,7 +207,7 @@ class Report(Shown, frozen=True, kw_only=True):
     turns: list[ProposerTurn]
     refused: list[Call]
     unknown: list[Call]
-    """The calls of which nobody knows what came of them."""
+    """The calls with an unknown outcome."""
     errors: list[ErrorRow]
     timeline: list[EndedIteration]
     timeline_omitted: int
@@ -224,7 +217,7 @@ class Report(Shown, frozen=True, kw_only=True):
     parent: str | None = None
     children: list[ChildRow] = []  # noqa: RUF012 - msgspec copies it
     importance: dict[str, float] = {}  # noqa: RUF012 - msgspec copies it
-    """How much each parameter of a search matters."""
+    """The importance of each parameter of a search."""
     ledger: LedgerHead = LedgerHead()
     resume: str | None = None
     """The command that continues an interrupted mission."""
@@ -232,21 +225,21 @@ class Report(Shown, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Self:
-        """A report from its JSON, also one that an earlier release wrote."""
+        """Reads a report from its JSON, also from an earlier release."""
         return msgspec.convert({**_SINCE, **data, "data": data}, cls, dec_hook=lambda kind, row: kind.from_json(row))
 
     def as_json(self) -> dict[str, Any]:
-        """Its JSON, as it was read."""
+        """The JSON from which it was read."""
         return super().as_json() if self.data is None else self.data
 
     @property
     def session_id(self) -> str:
-        """The same as `mission_id`, under its name in JSON."""
+        """`mission_id` under its name in JSON."""
         return self.mission_id
 
     @property
     def completed(self) -> bool:
-        """Whether the goal was reached."""
+        """True if the goal was reached."""
         return self.status == "completed"
 
     @property
@@ -262,7 +255,7 @@ class Report(Shown, frozen=True, kw_only=True):
     def trials(self) -> Any:
         """The calls with arguments and metrics, one row for each: a pandas DataFrame, or else a list of dicts.
 
-        The columns are the same. At most the newest 10,000; `pursuit report ID -o trials.csv` writes all.
+        Both have the same columns and at most the newest 10,000 rows; `pursuit report ID -o trials.csv` writes all.
         """
         return as_frame(self.trial_rows)
 
@@ -273,7 +266,7 @@ class Report(Shown, frozen=True, kw_only=True):
         return f"<Report {self.mission_id}: {self.status}{reason}, {self.iteration_count} iterations{found}>"
 
     def _repr_html_(self) -> str:
-        """The report in a notebook: in a frame, because it is a whole page with its own style sheet."""
+        """The report for a notebook, in a frame because it is a complete page with a style sheet."""
         page = escape(self.html(), quote=True)
         return f'<iframe srcdoc="{page}" style="width:100%;height:480px;border:0" sandbox></iframe>'
 
@@ -293,9 +286,9 @@ def build_report(
     results: Mapping[str, Mapping[str, Any]],
     diffs: Mapping[str, str],
 ) -> Report:
-    """The report without the ledger's hashes; `state` is the fold of the same events.
+    """Builds the report without the ledger's hashes; `state` is the fold of the same events.
 
-    `results` are large results of checks, and `diffs` those of the turns of agents, by the digests of their blobs.
+    `results` has large results of checks, and `diffs` the diffs of agents' turns, by the digests of their blobs.
     """
     ended, made, measured = history.ended_calls, history.made_calls, _measured(history)
     iterations = [one for one in history.iterations.values() if one.ended is not None]
@@ -304,8 +297,8 @@ def build_report(
     refused = [one for call in ended if isinstance(one := call.end, CallRefused)]
     unknown = [(call, end) for call, end in made if end.outcome == "unknown"]
     trials = _trials(state, history, measured)
-    newest = trials[-MOST_TRIALS:]
-    shown = {one.call_id: one for one in newest[-MOST_ROWS:]}
+    newest = trials[-MAX_TRIALS:]
+    shown = {one.call_id: one for one in newest[-MAX_ROWS:]}
     return Report(
         format=FORMAT,
         mission_id=mission_id,
@@ -324,26 +317,26 @@ def build_report(
         best_point=BestPoint.of(state.best_points.best()),
         trial_rows=newest,
         trials_omitted=len(trials) - len(newest) if trials else None,
-        metrics=_metrics(state, _points(history, measured)),
+        metrics=metric_rows(history, state),
         calls=CallCounts(
             total=len(ended), by_outcome=dict(Counter([call.outcome or "" for call in ended])), by_tool=_tools(made)
         ),
-        call_log=[_log_row(call, shown) for call in ended[-MOST_ROWS:]],
-        call_log_omitted=max(0, len(ended) - MOST_ROWS),
-        approvals=[_question_row(one) for one in list(history.questions.values())[-MOST_ROWS:]],
-        checks=[_check_row(*pair, results) for pair in checks[-MOST_CHECKS:]],
-        turns=[_turn_row(one, diffs) for one in _turns(state, history)[-MOST_ROWS:]],
+        call_log=[_log_row(call, shown) for call in ended[-MAX_ROWS:]],
+        call_log_omitted=max(0, len(ended) - MAX_ROWS),
+        approvals=[_question_row(one) for one in list(history.questions.asked.values())[-MAX_ROWS:]],
+        checks=[_check_row(*pair, results) for pair in checks[-MAX_CHECKS:]],
+        turns=[_turn_row(one, diffs) for one in _turns(state, history)[-MAX_ROWS:]],
         refused=[
             Call(call_id=one.call_id, iteration=one.iteration, tool=one.tool, outcome=one.outcome, reason=one.reason)
-            for one in refused[:MOST_ROWS]
+            for one in refused[:MAX_ROWS]
         ],
         unknown=[
             Call(call_id=call.call_id, iteration=call.iteration, tool=call.tool, reason=end.error)
-            for call, end in unknown[:MOST_ROWS]
+            for call, end in unknown[:MAX_ROWS]
         ],
-        errors=_errors(history)[-MOST_ROWS:],
+        errors=_errors(history)[-MAX_ROWS:],
         timeline=_timeline(iterations, made),
-        timeline_omitted=max(0, len(iterations) - MOST_ROWS),
+        timeline_omitted=max(0, len(iterations) - MAX_ROWS),
         lessons=lessons_of(state, ended, Counter(failures)),
         warnings=list(state.warnings),
         workspace=WorkspaceRow.of(mission_id, state),
@@ -353,7 +346,6 @@ def build_report(
 
 
 def _errors(history: History) -> list[ErrorRow]:
-    """The errors of proposers, calls and scripts, by iteration."""
     found: list[ErrorRow] = []
 
     def add(iteration: int, tool: str, message: str | None) -> None:
@@ -371,38 +363,33 @@ def _errors(history: History) -> list[ErrorRow]:
     return sorted(found, key=attrgetter("iteration"))
 
 
-def _question_row(question: ApprovalQuestion) -> ApprovalRow:
-    asked, end = question.asked, question.end
-    row = ApprovalRow(
+def _question_row(asked: Approval) -> ApprovalRow:
+    return ApprovalRow(
         approval_id=asked.approval_id,
         iteration=asked.iteration,
         tool=asked.tool,
         args=redacted(asked.args),
         reason=asked.reason,
-        asked_at=iso(asked.at),
+        asked_at=iso(asked.asked_at),
         required=asked.require,
+        answer=asked.answer,
+        by=asked.by,
+        answered_at=iso(asked.answered_at),
+        channel=asked.channel,
+        why=asked.why or None,
     )
-    if end is None:
-        return row
-    answer, by, event = end
-    row = msgspec.structs.replace(row, answer=answer, by=by, answered_at=iso(event.at))
-    if isinstance(event, ApprovalExpired):
-        return row
-    return msgspec.structs.replace(row, channel=event.channel or None, why=event.reason or None)
 
 
 def _turns(state: MissionState, history: History) -> list[IterationProposed | ModelTurn | CallRow]:
-    """The turns of a client, a model or an agent; what other proposers propose is in the calls."""
     client = state.facts.proposed_by_client
     return [one for one in history.turns if client or not isinstance(one, IterationProposed)]
 
 
 def _turn_row(turn: IterationProposed | ModelTurn | CallRow, diffs: Mapping[str, str]) -> ProposerTurn:
-    """What a client proposed, a model answered or an agent did."""
     match turn:
         case IterationProposed():
             calls = ["script"] if turn.script is not None else [call.tool for call in turn.calls]
-            text = (turn.rationale or "")[:LONGEST_TURN]
+            text = (turn.rationale or "")[:MAX_TURN]
             return ProposerTurn(iteration=turn.iteration, who="client", at=iso(turn.at), calls=calls, text=text)
         case ModelTurn(asked=asked, answered=event):
             assert event is not None  # noqa: S101 - a turn is listed when it is answered
@@ -412,7 +399,7 @@ def _turn_row(turn: IterationProposed | ModelTurn | CallRow, diffs: Mapping[str,
                 who=asked.model,
                 at=iso(event.at),
                 calls=[] if answer is None else [call.name for call in answer.calls],
-                text="" if answer is None else answer.text[:LONGEST_TURN],
+                text="" if answer is None else answer.text[:MAX_TURN],
                 tokens=event.tokens,
                 cost_usd=event.cost_usd,
                 seconds=event.seconds,
@@ -437,7 +424,6 @@ def _check_row(call: CallIntended, event: CallSettled, results: Mapping[str, Map
 
 
 def _agent_turn(event: CallSettled, diffs: Mapping[str, str]) -> ProposerTurn:
-    """A turn of an agent: what it said and did, and the diff that we computed."""
     change = event.change
     assert change is not None  # noqa: S101 - the caller looked
     value = value_of(event.result) if event.result is not None else None
@@ -449,19 +435,18 @@ def _agent_turn(event: CallSettled, diffs: Mapping[str, str]) -> ProposerTurn:
         at=iso(event.at),
         outcome=event.outcome,
         calls=[str(one.get("title") or one.get("kind")) for one in said.get("tool_calls", ())],
-        text=str(said.get("text", ""))[-LONGEST_TURN:],
+        text=str(said.get("text", ""))[-MAX_TURN:],
         tokens=used.get("max_tokens"),
         cost_usd=used.get("max_cost_usd"),
         seconds=event.seconds,
         files=change.files,
         protected=change.protected,
-        diff=None if change.diff is None or change.diff not in diffs else diffs[change.diff][:LONGEST_DIFF],
+        diff=None if change.diff is None or change.diff not in diffs else diffs[change.diff][:MAX_DIFF],
         error=event.error or None,
     )
 
 
 def _tools(made: Sequence[tuple[CallIntended, CallSettled]]) -> list[ToolUse]:
-    """The tools that were called; a refused call was not made."""
     seconds: dict[str, float] = {}
     outcomes: dict[str, dict[str, int]] = {}
     for call, end in made:
@@ -475,13 +460,12 @@ def _tools(made: Sequence[tuple[CallIntended, CallSettled]]) -> list[ToolUse]:
 
 
 def _log_row(call: CallRow, shown: Mapping[str, Trial]) -> Call:
-    """A row of the log; `shown` are the trials by their calls, without secrets."""
     trial, said, end = shown.get(call.call_id), call.said, call.settled
     return Call(
         iteration=call.iteration,
         tool=said.tool,
         args=redacted(said.args) if trial is None else trial.args,
-        at=iso(said.at) if trial is None else trial.started_at,
+        at=iso(said.asked_at if isinstance(said, Approval) else said.at) if trial is None else trial.started_at,
         outcome=call.outcome,
         seconds=0.0 if end is None else end.seconds,
         error=call.error or None,
@@ -489,19 +473,17 @@ def _log_row(call: CallRow, shown: Mapping[str, Trial]) -> Call:
 
 
 def _measured(history: History) -> dict[str, dict[str, float]]:
-    """The metrics of each call that reported some."""
-    return {end.call_id: dict(leaves(end.metrics)) for _call, end in history.made_calls if end.metrics}
+    return {end.call_id: leaves(end.metrics) for _call, end in history.made_calls if end.metrics}
 
 
 def _points(history: History, measured: Mapping[str, Mapping[str, float]]) -> dict[str, list[Point]]:
-    """The values of each metric."""
     points: dict[str, list[Point]] = {}
     for call, _end in history.made_calls:
         for name, value in measured.get(call.call_id, {}).items():
             points.setdefault(name, []).append(Point(call.iteration, call.order, value, call.tool, call.call_id))
     for one in history.iterations.values():
         if one.script is not None and not one.script.claimed:
-            for name, value in leaves(one.script.observed):
+            for name, value in leaves(one.script.observed).items():
                 points.setdefault(name, []).append(Point(one.index, LAST, value, "script", ""))
     return points
 
@@ -509,10 +491,9 @@ def _points(history: History, measured: Mapping[str, Mapping[str, float]]) -> di
 def _timeline(
     iterations: Sequence[IterationRow], made: Sequence[tuple[CallIntended, CallSettled]]
 ) -> list[EndedIteration]:
-    """The last iterations, each with the number of its calls."""
     calls = Counter([end.iteration for _call, end in made])
     rows: list[EndedIteration] = []
-    for one in iterations[-MOST_ROWS:]:
+    for one in iterations[-MAX_ROWS:]:
         assert one.ended is not None  # noqa: S101 - the caller chose those
         row = EndedIteration(
             iteration_index=one.index,
@@ -527,7 +508,8 @@ def _timeline(
     return rows
 
 
-def _metrics(state: MissionState, found: Mapping[str, Sequence[Point]]) -> dict[str, MetricRow]:
+def metric_rows(history: History, state: MissionState) -> dict[str, MetricRow]:
+    found = _points(history, _measured(history))
     known = [one for one in state.mission.criteria if isinstance(one, MetricThreshold)]
     thresholds = {one.metric: one for one in sorted(known, key=lambda one: one.required)}  # the required one wins
     rows: dict[str, MetricRow] = {}
@@ -541,7 +523,7 @@ def _metrics(state: MissionState, found: Mapping[str, Sequence[Point]]) -> dict[
         points = [(point.iteration, point.value) for point in counted]
         best = None if criterion is None else state.best_points.of(criterion.criterion_id)
         beyond = None if best is None else best.infeasible
-        stride = -(-len(points) // MOST_POINTS)
+        stride = -(-len(points) // MAX_POINTS)
         rows[name] = MetricRow(
             points=points if stride == 1 else [*points[:-1:stride], points[-1]],
             last=points[-1][1],
@@ -553,12 +535,11 @@ def _metrics(state: MissionState, found: Mapping[str, Sequence[Point]]) -> dict[
 
 
 def every_trial(history: History, state: MissionState) -> list[Trial]:
-    """The trials of a mission, from its first to its last."""
     return _trials(state, history, _measured(history))
 
 
 def _trials(state: MissionState, history: History, measured: Mapping[str, Mapping[str, float]]) -> list[Trial]:
-    """Each call of a tool that gives metrics; the tool that a search calls is one, whether or not it did yet."""
+    """Each call of a tool that gives metrics; a search's tool counts even if it has not given any yet."""
     best, objective = state.best_points.best(), state.facts.objective
     best_call = best.point.call_id if best is not None and best.point is not None else None
     under_way = [(one.intended, None) for one in history.calls if one.intended is not None and one.end is None]
@@ -585,12 +566,12 @@ def _trial(
         args=redacted(call.args),
         metrics=measured.get(call.call_id, {}),
         outcome=None if end is None else end.outcome,
-        # A call that becomes a task is settled by whichever process finds its end, so only the clock knows its time.
+        # Any process may settle a call that became a task, so its duration comes from the wall clock.
         seconds=None if end is None else end.seconds or round(max(0.0, end.at - call.at), 3),
         started_at=iso(call.at),
         call_id=call.call_id,
         best=call.call_id == best_call,
-        error=None if end is None or end.error is None else cut_text(end.error, LONGEST_ERROR),
+        error=None if end is None or end.error is None else cut_text(end.error, MAX_ERROR),
     )
 
 
@@ -614,10 +595,10 @@ TAIL = ("error", "call_id")
 
 
 def table_of(trials: Trials) -> tuple[list[str], list[list[Any]]]:
-    """The columns and rows of a flat table: each argument and each metric has its own column.
+    """The columns and rows of a flat table with a column for each argument and each metric.
 
-    A metric with the name of another column is `metric.NAME`, an argument `arg.NAME`; what is no number, text or flag
-    stays a list or a table. Iterations count from 1, as everywhere that people read them.
+    If names collide, a metric is called `metric.NAME` and an argument `arg.NAME`. Lists and tables are kept. Iterations
+    count from 1, as everywhere for people.
     """
     args = list(dict.fromkeys(name for row in trials for name in row.args))
     metrics = list(dict.fromkeys(name for row in trials for name in row.metrics))
@@ -637,7 +618,6 @@ def table_of(trials: Trials) -> tuple[list[str], list[list[Any]]]:
 
 
 def as_csv(trials: Trials) -> str:
-    """One line for each trial; lists and tables are JSON."""
     columns, rows = table_of(trials)
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -655,7 +635,7 @@ def _cell(value: Any) -> Any:
 
 
 def as_parquet(trials: Trials) -> bytes:
-    """The table as a Parquet file; a column of mixed types is text. Raises `ExtraMissing` without pyarrow."""
+    """The table as a Parquet file; columns of mixed types become text. Raises `ExtraMissing` without pyarrow."""
     if find_spec("pyarrow") is None:
         raise ExtraMissing("Parquet needs pyarrow: pip install 'pursuit[tables]', or write .csv", extra="tables")
     arrow: Any = import_module("pyarrow")
@@ -668,7 +648,7 @@ def as_parquet(trials: Trials) -> bytes:
 
 
 def _uniform(column: Sequence[Any]) -> list[Any]:
-    """Values of one type: whole numbers beside others become floating point, any other mixture becomes text."""
+    """The column with a single type: mixed numbers become floats, any other mixture becomes text."""
     kinds: set[type[Any]] = {type(value) for value in column if value is not None}
     if kinds <= {int, float} and len(kinds) == 2:
         return [None if value is None else float(value) for value in column]

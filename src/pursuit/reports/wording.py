@@ -1,47 +1,43 @@
-"""How single values of a report read: text, numbers, spans of time, moments, JSON, why a mission stands as it does.
+"""Formats single values of a report: text, numbers, durations, times, JSON, the reason for a mission's status.
 
-Every function takes any JSON value and returns text that can be stored as UTF-8, or None; none raises. Nothing is
-escaped here.
+Every function accepts any JSON value and returns text that can be stored as UTF-8, or None; none raises. The text is
+not escaped.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from pursuit.core.caps import CAPS
+from pursuit.core.caps import CAPS, SHOWN, BudgetUse
+from pursuit.core.truncate import clean, line
 
 if TYPE_CHECKING:
     from pursuit.core.best import BestPoint
     from pursuit.core.report import CriterionRow, Status
 
-# Control characters, halves of surrogate pairs, and the marks that make text run the other way.
-_UNPRINTABLE = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
-)
 _MAX_JSON = 600
 _DIGITS, _ALL_DIGITS = 7, 17
 
 _REACHED = {
-    "count": "The {} that are left are too few to go on.",
-    "seconds": "The time of the budget is used up.",
-    "usd": "The money that is left is too little to go on.",
+    "count": "The remaining {} are too few to continue.",
+    "seconds": "The time budget is used up.",
+    "usd": "The remaining money is not enough to continue.",
 }
 _REASONS = {
     **{cap.reason: _REACHED[cap.unit].format(cap.label.lower()) for cap in CAPS.values()},
-    "max_iterations": "The iterations of the budget are used up.",
+    "max_iterations": "The iteration budget is used up.",
     "criteria_met": "Every required criterion is met.",
-    "forced_complete": "It was declared complete.",
+    "forced_complete": "It was marked completed.",
     "user_abort": "The operator stopped it.",
     "proposer_failed": "The proposer failed three times in a row.",
     "proposer_done": "The proposer has nothing more to try.",
-    "out_of_reach": "A required check said that it can never be met any more.",
-    "no_progress": "It has stopped making progress.",
-    "cadence_skip": "The last iteration was no checkpoint.",
+    "out_of_reach": "A required check can never be met.",
+    "no_progress": "It stopped making progress.",
+    "cadence_skip": "The last iteration was not a checkpoint.",
     "heuristic_unproductive": "The last iterations were unproductive.",
     "in_progress": "It has not ended yet.",
 }
@@ -50,16 +46,16 @@ _SIGNS = {"<=": "\u2264", ">=": "\u2265", "!=": "\u2260", "==": "="}
 
 
 def sign(op: str) -> str:
-    """A comparison as a person writes it."""
+    """A comparison operator as a person writes it."""
     return _SIGNS.get(op, op)
 
 
 def text(value: Any) -> str:
-    """A value as text without unprintable characters; None is empty, and what is not a string is shown as JSON."""
+    """The value as text without unprintable characters; None becomes empty, and other types become JSON."""
     if value is None:
         return ""
     raw = value if isinstance(value, str) else _json(value)
-    return _UNPRINTABLE.sub("\ufffd", raw.replace("\r\n", "\n").replace("\r", "\n"))
+    return clean(raw.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def number(value: Any) -> float | None:
@@ -74,9 +70,9 @@ def number(value: Any) -> float | None:
 
 
 def figure(value: Any, level: float | None = None) -> str:
-    """A number in at most seven digits, with thousands apart; a dash for none.
+    """A number in at most seven digits, with thousands separators; a dash for none.
 
-    With a `level` it has as many more digits as it needs to stay on its side: what is met never looks missed.
+    With a `level` it gets enough digits to stay on its side, so that a met threshold never looks missed.
     """
     found = number(value)
     if found is None:
@@ -88,13 +84,33 @@ def figure(value: Any, level: float | None = None) -> str:
     return _rounded(found, _ALL_DIGITS)
 
 
+class Gauge(NamedTuple):
+    """One part of the budget: used amount, cap and rest. `share` is 0 to 1, None without a cap."""
+
+    label: str
+    used: str
+    limit: str | None
+    left: str | None
+    share: float | None
+
+
+def gauges(budget: BudgetUse) -> Iterator[Gauge]:
+    """Each part of a budget that has a cap or was used."""
+    for cap in SHOWN:
+        use = budget.caps[cap.name]
+        if use.limit is not None or use.used != 0:
+            used, limit, left = (
+                None if one is None else amount(one, cap.unit) for one in (use.used, use.limit, use.left)
+            )
+            yield Gauge(cap.label, used or "unknown", None if used is None else limit, left, use.share)
+
+
 def amount(value: Any, unit: str) -> str:
-    """What was used of a cap, or the cap, in its unit."""
     return span(value) if unit == "seconds" else f"${figure(value)}" if unit == "usd" else figure(value)
 
 
 def stated(value: Any) -> str:
-    """A number with all the digits that it was given with, such as a target; a dash for none."""
+    """A number with all its digits, such as a target; a dash for none."""
     found = number(value)
     return "\u2013" if found is None else repr(found).removesuffix(".0")
 
@@ -116,7 +132,7 @@ def _side(found: float, level: float) -> int:
 
 
 def seconds(value: Any) -> str:
-    """Seconds in about three digits, to be compared in a column; a dash for none."""
+    """Seconds in about three digits, for comparison in a column; a dash for none."""
     found = number(value)
     if found is None:
         return "\u2013"
@@ -125,7 +141,6 @@ def seconds(value: Any) -> str:
 
 
 def span(value: Any) -> str:
-    """Seconds in the two largest units that matter."""
     seconds = number(value)
     if seconds is None or seconds < 0:
         return "\u2013"
@@ -160,7 +175,7 @@ def seconds_between(start: Any, end: Any) -> float | None:
 
 
 def compact(value: Any) -> str:
-    """JSON on one line, cut where it gets too long to read."""
+    """JSON on one line, cut if it is too long."""
     shown = text(value) if isinstance(value, str) else text(_json(value))
     if len(shown) <= _MAX_JSON:
         return shown
@@ -168,13 +183,11 @@ def compact(value: Any) -> str:
 
 
 def reason(value: Any) -> str:
-    """A verdict's reason as a sentence; an unknown one as it is."""
     known = text(value)
     return _REASONS.get(known, known)
 
 
 def why(status: Status) -> str:
-    """One sentence on why a mission has its status."""
     if status.placement is not None:
         return status.placement
     if status.resume is not None:
@@ -186,20 +199,19 @@ def why(status: Status) -> str:
     if status.waiting_for is not None:
         detail = "" if status.waiting_detail is None else f" ({status.waiting_detail})"
         if any(one.expired for one in status.pending_approvals):
-            return f"waiting for {status.waiting_for}{detail}; its question has expired, which counts as no"
+            return f"waiting for {status.waiting_for}{detail}; its question expired, which counts as no"
         until = "" if status.waiting_until is None else f" until {moment(status.waiting_until)}"
         return f"waiting for {status.waiting_for}{detail}{until}"
     if status.paused_reason is not None:
-        return _flat(status.paused_reason)
+        return line(status.paused_reason)
     if status.status in ("completed", "terminated"):
         words = reason(status.verdict_reason)
         error = status.rationale if status.verdict_reason == "proposer_failed" else None
-        return f"{words.removesuffix('.')}: {_flat(error)}" if error else words
+        return f"{words.removesuffix('.')}: {line(error)}" if error else words
     return ""
 
 
 def best_words(best: BestPoint | None) -> str:
-    """The best point that keeps all limits, and what a better one violates; empty before there is a point."""
     if best is None:
         return ""
     words: list[str] = []
@@ -209,36 +221,31 @@ def best_words(best: BestPoint | None) -> str:
         words.append(f"{best.metric} {figure(best.value)} with {compact(best.args)} ({at})")
     if (beyond := best.infeasible) is not None:
         broken = ", ".join(f"{one.wanted} ({figure(one.value)})" for one in beyond.violates)
-        head = "" if words else f"no point keeps all limits; {best.metric} "
+        head = "" if words else f"no point satisfies all limits; {best.metric} "
         words.append(f"{head}{figure(beyond.value)} in iteration {beyond.iteration + 1} violates {broken}")
+    if best.unknown:
+        words.append(f"no call reported a value for {', '.join(one.wanted for one in best.unknown)}")
     return "; ".join(words)
 
 
 def evidence_words(row: CriterionRow) -> str:
-    """The evidence of a criterion, as short as possible."""
     evidence: Any = row.evidence
     if not isinstance(evidence, dict):
-        return _flat(compact(evidence), 60)
+        return line(compact(evidence), 60)
     facts = cast("dict[str, Any]", evidence)
     if "count" in facts:
         return f"seen {facts['count']:,} time{'' if facts['count'] == 1 else 's'}"
     if isinstance(facts.get("met"), bool):
         parts = {name: cast("dict[str, Any]", part) for name, part in facts.items() if isinstance(part, dict)}
-        return _flat(", ".join(_judged(name, part) for name, part in parts.items()), 60)
+        return line(", ".join(_judged(name, part) for name, part in parts.items()), 60)
     value = next((facts[key] for key in ("error", "value", "reason") if facts.get(key) is not None), facts)
-    return _flat(compact(value), 60) if number(value) is None else figure(value, number(facts.get("target")))
+    return line(compact(value), 60) if number(value) is None else figure(value, number(facts.get("target")))
 
 
 def _judged(name: str, part: Mapping[str, Any]) -> str:
-    """What one expectation of a check came to: `exit code 1`, `succeeded: no`."""
+    """The result of one expectation of a check: `exit code 1`, `succeeded: no`."""
     name, value = name.replace("_", " "), part.get("value")
     return f"{name}: {'yes' if part.get('met') else 'no'}" if value is None else f"{name} {figure(value)}"
-
-
-def _flat(value: Any, most: int | None = None) -> str:
-    """Text on one line, cut to `most` characters."""
-    flat = " ".join(text(value).split())
-    return flat if most is None or len(flat) <= most else f"{flat[: most - 1].rstrip()}\u2026"
 
 
 def _json(value: Any) -> str:

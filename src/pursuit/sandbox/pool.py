@@ -1,10 +1,10 @@
-"""The worker processes that run what users write, from their first use to the end of our own process.
+"""The worker processes that run user code, from their first use to the end of our process.
 
-`pydantic_monty` is imported, and a process started, only when something is run for the first time.
+The first run imports `pydantic_monty` and starts a process; nothing does so earlier.
 
 Monty can abort its host while the interpreter shuts down, and the exit code is then wrong. A command must close its
-sandbox and, if `monty_started()`, end with `leave(code)` instead of `sys.exit(code)`. Any other program waits for a
-moment before the interpreter shuts down, in which Monty's own threads end.
+sandbox and, if `monty_started()`, end with `leave(code)` instead of `sys.exit(code)`. Any other program waits briefly
+before the interpreter shuts down, so that Monty's threads can end.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from pydantic_monty import AsyncMonty, AsyncMontySession, OSPolicy, ResourceLimits
 
 MIB = 1024 * 1024
-# A worker that is silent for this long beyond its own limit hangs, and is killed.
+# A worker that is silent for this long beyond its limit is killed.
 PATIENCE = 3.0
-# Of sixty programs that did not wait, sixteen were aborted; of those that waited half as long, none.
+# Of sixty programs that did not wait, sixteen were aborted; with half this wait, none was.
 LAST_MOMENT = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLimits:
-    """How much of the machine user-written code may use. Seconds count its own running time, not its waiting."""
+    """Resource limits for user code. Seconds count its running time, not its waiting time."""
 
     predicate_seconds: float = 0.05
     predicate_memory: int = 16 * MIB
@@ -44,19 +44,22 @@ class SandboxLimits:
     script_workers: int = 32
 
 
+_started = False
+
+
 class SessionLostError(Exception):
-    """No worker was available, or it died or was stopped at work; nothing in the session can be trusted."""
+    """No worker was available, or it died or was stopped during its work; the session cannot be trusted."""
 
 
 def monty():
-    """The library itself, imported at the first use: its import costs more than a whole `pursuit --help`."""
+    """The library, imported on first use: the import takes longer than `pursuit --help`."""
     import pydantic_monty  # noqa: PLC0415 - lazy by contract, see above
 
     return pydantic_monty
 
 
 class Workers:
-    """A pool that starts with its first session. Any task may use it, and any task may close it."""
+    """A pool that starts with its first session. Any task may use or close it."""
 
     def __init__(self, most: int, patience: float) -> None:
         self._most = most
@@ -80,7 +83,7 @@ class Workers:
             yield checkout
 
     async def aclose(self) -> None:
-        """Ends the workers. A session that is still open ends with its own block."""
+        """Ends the workers. An open session ends with its own block."""
         self._closed = True
         await self._forget()
 
@@ -89,7 +92,10 @@ class Workers:
             if self._closed:
                 raise RuntimeError("the sandbox is closed")
             if self._pool is None:
-                _note_start()
+                global _started  # noqa: PLW0603 - a fact about this process, not about one pool
+                if not _started:
+                    _started = True
+                    atexit.register(time.sleep, LAST_MOMENT)
                 pool = monty().AsyncMonty(min_processes=1, max_processes=self._most, request_timeout=self._patience)
                 # A start that is cancelled half-way would leave a process without an owner.
                 with anyio.CancelScope(shield=True):
@@ -104,18 +110,8 @@ class Workers:
                 await pool.__aexit__(None, None, None)
 
 
-_started = False
-
-
-def _note_start() -> None:
-    global _started  # noqa: PLW0603 - a fact about this process, not about one pool
-    if not _started:
-        _started = True
-        atexit.register(time.sleep, LAST_MOMENT)
-
-
 def monty_started() -> bool:
-    """Whether this process ever started a worker, so that it must end with `leave`."""
+    """True if this process has started a worker and therefore must end with `leave`."""
     return _started
 
 

@@ -1,51 +1,50 @@
-"""Runs a script call by call: it stops at every tool call and continues with the answer that it is given.
+"""Runs a script call by call: it stops at every tool call and continues with the answer it is given.
 
-A script makes no call itself. Durability is replay: a new run gets the recorded answers of an earlier one. The same
-source, state, seed, time and answers lead to the same steps. Nothing that a script does is an exception here: it is
-`Finished(error=…)`.
+The script itself never makes a call. Durability comes from replay: a new run gets the recorded answers of an earlier
+one. The same source, state, seed, time and answers lead to the same steps. Failures of a script are not exceptions
+here but `Finished(error=…)`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import difflib
 import json
 import keyword
 import re
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
+from pursuit.core.base_model import NotJsonError, as_json, nearest
+from pursuit.core.patterns import SyntaxProblem, checked_script
+from pursuit.core.truncate import cut_text
 from pursuit.sandbox.await_analysis import awaited_calls
 from pursuit.sandbox.pool import SandboxLimits, SessionLostError, Workers, monty
 from pursuit.sandbox.values import (
+    MAX_TEXT,
     Calls,
     Finished,
-    NotJsonError,
     ScriptCall,
     ScriptFailure,
     ScriptSpec,
     Step,
-    as_json,
-    bounded,
     canonical,
-    check_script,
 )
 
 if TYPE_CHECKING:
     from pydantic_monty import (
         AsyncFunctionSnapshot,
-        AsyncFutureSnapshot,
         AsyncMontySession,
         AsyncNameLookupSnapshot,
         AsyncSnapshot,
         ExcType,
         ExternalSettledResult,
         MontyError,
+        OSPolicy,
+        ResourceLimits,
     )
 
 MAX_NAME = 256
@@ -53,8 +52,6 @@ MAX_STATED = 1024 * 1024
 
 
 class Observations:
-    """The reports of one run by `mission.observe(name, value)` and `mission.event(name, **data)`, bounded in size."""
-
     def __init__(self) -> None:
         self.observed: list[tuple[str, Any]] = []
         self.events: list[dict[str, Any]] = []
@@ -64,37 +61,26 @@ class Observations:
         """Records one report, or raises the `TypeError`, `ValueError` or `AttributeError` that the script sees."""
         match method:
             case "observe":
-                self._observe(args, kwargs)
+                given = {**dict(zip(("name", "value"), args, strict=False)), **kwargs}
+                if len(args) + len(kwargs) != 2 or given.keys() != {"name", "value"}:
+                    raise TypeError("write mission.observe(name, value)")
+                name, value = given["name"], _numbers(_json("the value", given["value"]))
             case "event":
-                self._event(args, kwargs)
+                if len(args) != 1:
+                    raise TypeError("write mission.event(name, key=value, …)")
+                name, value = args[0], _json("the data", dict(kwargs))
             case _:
-                raise AttributeError(f"mission has no method {method!r}; there is observe and event")
-
-    def _observe(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        given = {**dict(zip(("name", "value"), args, strict=False)), **kwargs}
-        if len(args) + len(kwargs) != 2 or given.keys() != {"name", "value"}:
-            raise TypeError("write mission.observe(name, value)")
-        name, value = _named(given["name"]), _numbers(_json("the value", given["value"]))
-        self._count(name, value)
-        self.observed.append((name, value))
-
-    def _event(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if len(args) != 1:
-            raise TypeError("write mission.event(name, key=value, …)")
-        name, data = _named(args[0]), _json("the data", dict(kwargs))
-        self._count(name, data)
-        self.events.append({"name": name, "data": data})
-
-    def _count(self, name: str, value: object) -> None:
+                raise AttributeError(f"mission has no method {method!r}; use observe or event")
+        if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME:
+            raise ValueError(f"the name must be a text of 1 to {MAX_NAME} characters")
+        name = _json("the name", name)
         self._size += len(name) + len(canonical(value)) + 16
         if self._size > MAX_STATED:
-            raise ValueError(f"observations and events of one run hold at most {MAX_STATED} characters")
-
-
-def _named(name: object) -> str:
-    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME:
-        raise ValueError(f"the name must be a text of 1 to {MAX_NAME} characters")
-    return _json("the name", name)
+            raise ValueError(f"observations and events of one run may have at most {MAX_STATED} characters in total")
+        if method == "observe":
+            self.observed.append((name, value))
+        else:
+            self.events.append({"name": name, "data": value})
 
 
 def _json(what: str, value: object) -> Any:
@@ -105,7 +91,7 @@ def _json(what: str, value: object) -> Any:
 
 
 def _numbers(value: Any) -> Any:
-    """The value with every leaf a number; a truth value counts as 0 or 1."""
+    """The value with every leaf as a number; True and False become 1 and 0."""
     match value:
         case int() | float():
             return value + 0
@@ -120,66 +106,52 @@ def _numbers(value: Any) -> Any:
 RESERVED = frozenset({"call", "mission", "state"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """A call that can be made."""
-
-    tool: str
-    arguments: dict[str, Any]
+Request = tuple[str, dict[str, Any]]
+"""The tool and the arguments of a valid call."""
 
 
 def escaped(name: str) -> str:
-    """The nearest Python identifier: odd characters become `_`, a leading digit gets one, a keyword ends in one."""
+    """The nearest Python identifier: other characters become `_`, and a keyword gets a final `_`."""
     text = re.sub(r"\W", "_", name)
-    if not text or text[0].isdigit():
-        text = f"_{text}"
-    if not text.isidentifier():
-        text = re.sub(r"[^0-9A-Za-z_]", "_", text)
     return f"{text}_" if keyword.iskeyword(text) else text
 
 
 def spellings(names: Iterable[str], reserved: frozenset[str] = frozenset()) -> dict[str, str]:
-    """The name for each identifier, without the identifiers that two names share or that are reserved."""
-    known = list(names)
-    count = Counter(escaped(name) for name in known)
-    return {escaped(name): name for name in known if count[escaped(name)] == 1 and escaped(name) not in reserved}
+    """Maps identifiers to names; identifiers that are reserved, or shared by two names, are left out."""
+    known = [(escaped(name), name) for name in names]
+    count = Counter(spelt for spelt, _ in known)
+    return {one: name for one, name in known if one.isidentifier() and count[one] == 1 and one not in reserved}
 
 
 class ScriptTools:
-    """The tools of a mission as a script writes them: `server.tool(…)` and `call("server.tool", {…})`.
+    """The tools of a mission as a script calls them: `server.tool(…)` and `call("server.tool", {…})`.
 
-    Every tool is reachable through `call`; a spelling that could mean two tools means none. A call that cannot be made
-    raises the exception that the script sees.
+    Every tool is reachable through `call`; ambiguous spellings are rejected. An invalid call raises the exception that
+    the script sees.
     """
 
     def __init__(self, tools: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
         self.servers = spellings(tools, RESERVED)
         self._tools = {server: spellings(offered) for server, offered in tools.items()}
-        self._parameters = {
+        self.parameters = {
             f"{server}.{tool}": tuple(parameters)
             for server, offered in tools.items()
             for tool, parameters in offered.items()
         }
 
     def tool(self, server: str, attribute: str) -> str | None:
-        """The qualified name behind `server.attribute`."""
         name = self._tools[server].get(attribute)
         return None if name is None else f"{server}.{name}"
 
-    def hidden(self, server: str) -> dict[str, str]:
-        """The tool for each attribute that Monty takes for private and does not ask its host about."""
-        return {name: f"{server}.{tool}" for name, tool in self._tools[server].items() if name.startswith("_")}
-
     def method(self, server: str, attribute: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Request:
-        """`server.attribute(*args, **kwargs)`."""
         tool = self.tool(server, attribute)
         if tool is None:
             raise AttributeError(f"{server} has no tool {attribute!r}{self.missing(server, attribute)}")
         return self.bound(tool, args, kwargs)
 
     def bound(self, tool: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Request:
-        """Positional arguments take the names of the schema, in its order."""
-        parameters = self._parameters[tool]
+        """Binds positional arguments to the names of the schema, in its order."""
+        parameters = self.parameters[tool]
         if len(args) > len(parameters):
             raise TypeError(f"{tool} takes {len(parameters)} positional arguments but {len(args)} were given")
         arguments = dict(zip(parameters, args, strict=False))
@@ -189,41 +161,43 @@ class ScriptTools:
             if name in arguments:
                 raise TypeError(f"{tool} got two values for the argument {name!r}")
             arguments[name] = value
-        return Request(tool=tool, arguments=arguments)
+        return tool, arguments
 
     def called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Request:
-        """`call(name, args)`."""
         given = {**dict(zip(("name", "args"), args, strict=False)), **kwargs}
         name, arguments = given.get("name"), given.get("args")
         known = len(args) + len(kwargs) == len(given) and given.keys() <= {"name", "args"}
         if not known or not isinstance(name, str) or not isinstance(arguments, dict | None):
             raise TypeError('write call("server.tool", {"argument": value})')
-        if name not in self._parameters:
-            raise LookupError(f"there is no tool {name!r}{self.near(name, self._parameters)}")
-        return Request(tool=name, arguments=dict(cast("dict[str, Any]", arguments or {})))
-
-    def knows(self, tool: str) -> bool:
-        """Whether this is the qualified name of a tool."""
-        return tool in self._parameters
+        if name not in self.parameters:
+            raise LookupError(f"unknown tool {name!r}{_near(name, self.parameters)}")
+        return name, dict(cast("dict[str, Any]", arguments or {}))
 
     def missing(self, server: str | None, name: str) -> str:
-        """The hint for a name, or an attribute of a server, that is not there."""
-        return self.near(name, [*self.servers, *RESERVED] if server is None else self._tools[server])
+        """The hint for an unknown name or attribute of a server."""
+        return _near(name, [*self.servers, *RESERVED] if server is None else self._tools[server])
 
-    @staticmethod
-    def near(name: str, known: Iterable[str]) -> str:
-        """`; did you mean …?`, or all that there is when it is little, or nothing."""
-        names = sorted(known)
-        close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-        if close:
-            return f"; did you mean {', '.join(close)}?"
-        return f"; there is {', '.join(names)}" if 0 < len(names) <= 12 else ""
+
+def _near(name: str, known: Iterable[str]) -> str:
+    """`; did you mean …?`, or a short list of all names, or nothing."""
+    names = sorted(known)
+    return nearest(name, names) or (f"; known: {', '.join(names)}" if 0 < len(names) <= 12 else "")
 
 
 MAX_ARGUMENTS = 1024 * 1024
 MAX_MEMORY = 1024 * 1024
 MAX_PRINTED = 64 * 1024
 _SCRIPT = "<python-input-1>"
+_HOLDS = "; await a tool call directly, or gather it: a name that is awaited anywhere in the script holds futures"
+_ADVICE = (
+    (
+        "cannot suspend in this synchronous context",
+        "; call tools in a loop or a comprehension, not from map, sorted or another built-in",
+    ),
+    ("can't be awaited", _HOLDS),
+    ("'coroutine' object", _HOLDS),
+)
+"""Advice that Monty's own messages lack."""
 _MISSION = uuid.UUID(int=1)
 _FIRST_SERVER = 16
 _PRELUDE = """
@@ -245,7 +219,7 @@ _pursuit_text if len(_pursuit_text) <= {MAX_MEMORY} else len(_pursuit_text)
 
 
 class Script:
-    """A run in progress: `start` once, then `answer` every call of each `Calls` until it is `Finished`."""
+    """A run in progress: call `start` once, then `answer` all calls of each `Calls` until it is `Finished`."""
 
     def __init__(self, workers: Workers, limits: SandboxLimits, spec: ScriptSpec) -> None:
         self._workers = workers
@@ -257,7 +231,7 @@ class Script:
         self._observations = Observations()
         self._stack = contextlib.AsyncExitStack()
         self._session: AsyncMontySession | None = None
-        self._snapshot: AsyncSnapshot | None = None
+        self._snapshot: AsyncSnapshot
         self._awaited: frozenset[int] = frozenset()
         self._asked: dict[int, tuple[ScriptCall, int]] = {}
         self._answered: dict[int, ExternalSettledResult] = {}
@@ -274,9 +248,10 @@ class Script:
         await self._stack.__aexit__(kind, error, trace)
 
     async def start(self) -> Step:
-        """Runs to the first call, or to the end."""
-        problem = check_script(self._source)
-        if problem is not None:
+        """Runs until the first call or the end."""
+        try:
+            checked_script(self._source)
+        except SyntaxProblem as problem:
             return self._ended(f"the script {problem}")
         self._awaited = awaited_calls(self._source)
         try:
@@ -290,52 +265,44 @@ class Script:
             return await self._failed(error)
 
     async def answer(self, answers: Mapping[int, Any]) -> Step:
-        """Continues with the value, or the `ScriptFailure`, of every call of the last step."""
-        if self._snapshot is None or answers.keys() != self._asked.keys():
-            raise ValueError(f"the script waits for answers to {sorted(self._asked)}, not to {sorted(answers)}")
+        """Continues with the value or `ScriptFailure` for each call of the last step."""
         for index, (_, call_id) in self._asked.items():
-            self._answered[call_id] = _settled(answers[index])
+            answer = answers[index]
+            failed = isinstance(answer, ScriptFailure)
+            self._answered[call_id] = _raised("RuntimeError", answer.message) if failed else {"return_value": answer}
         self._asked.clear()
-        snapshot, self._snapshot = self._snapshot, None
         try:
-            return await self._run(snapshot)
+            return await self._run(self._snapshot)
         except monty().MontyError as error:
             return await self._failed(error)
 
     async def _opened(self) -> AsyncMontySession:
-        limits = self._limits
-        now = self._spec.now
-        for last in (False, True):
-            session = self._workers.session(
-                {
-                    "max_feed_duration_secs": limits.script_seconds,
-                    "max_memory": limits.script_memory,
-                    "max_suspensions": limits.script_calls,
-                },
-                {
-                    "datetime": now.replace(tzinfo=now.tzinfo or datetime.UTC).astimezone(datetime.UTC),
-                    "sleep": "zero",
-                    "random_start": {"seed": self._spec.seed},
-                },
-            )
-            try:
-                return await self._stack.enter_async_context(session)
-            except SessionLostError:
-                if last:
-                    raise
-        raise AssertionError("unreachable")
+        limits, now = self._limits, self._spec.now
+        resources: ResourceLimits = {
+            "max_feed_duration_secs": limits.script_seconds,
+            "max_memory": limits.script_memory,
+            "max_suspensions": limits.script_calls,
+        }
+        policy: OSPolicy = {
+            "datetime": now.replace(tzinfo=now.tzinfo or datetime.UTC).astimezone(datetime.UTC),
+            "sleep": "zero",
+            "random_start": {"seed": self._spec.seed},
+        }
+        try:
+            return await self._stack.enter_async_context(self._workers.session(resources, policy))
+        except SessionLostError:  # once more, with another worker
+            return await self._stack.enter_async_context(self._workers.session(resources, policy))
 
     def _objects(self) -> dict[str, Any]:
-        """The globals that stand for servers, with fixed identities so that a replay sees the same ones."""
+        """The globals for servers, with fixed identities so that a replay sees the same ones."""
         library = monty()
         identities = {server: identity for identity, server in self._servers.items()}
         named = {name: identities[server] for name, server in self._toolbox.servers.items()} | {"mission": _MISSION}
         objects: dict[str, Any] = {}
         for name, identity in named.items():
-            hidden = self._toolbox.hidden(self._servers[identity]) if identity in self._servers else {}
-            kind = type(name, (), {spelling: staticmethod(_function(tool)) for spelling, tool in hidden.items()})
+            kind = type(name, (), {})
             shown_as = library.ClassType(kind, id=uuid.uuid5(identity, "class"))
-            objects[name] = library.ClassInstance(kind(), id=identity, class_type=shown_as, eager_attrs=list(hidden))
+            objects[name] = library.ClassInstance(kind(), id=identity, class_type=shown_as)
         return objects
 
     async def _run(self, snapshot: AsyncSnapshot) -> Step:
@@ -345,11 +312,14 @@ class Script:
                 case library.AsyncFunctionSnapshot():
                     following = await self._at_call(snapshot)
                 case library.AsyncFutureSnapshot():
-                    following = await self._at_future(snapshot)
+                    # One future at a time, oldest call first: the order of `pending_call_ids` is random.
+                    ready = sorted(self._answered.keys() & set(snapshot.pending_call_ids))[:1]
+                    answers = {call_id: self._answered.pop(call_id) for call_id in ready}
+                    following = await snapshot.resume(answers) if answers else None
                 case _:
                     following = await self._at_name(snapshot)
             if following is None and not self._asked:
-                return self._ended("the script waits for something that is not a tool call")
+                return self._ended("the script awaits something that is not a tool call")
             if following is None:
                 self._snapshot = snapshot
                 return Calls(calls=tuple(call for call, _ in self._asked.values()))
@@ -359,27 +329,21 @@ class Script:
         return await self._close(None)
 
     async def _at_call(self, snapshot: AsyncFunctionSnapshot) -> AsyncSnapshot | None:
-        """Answers what needs no tool; `None` if the host must answer first."""
+        """Answers everything that does not need a tool; `None` if the host must answer first."""
         if snapshot.is_os_function:
             return await snapshot.resume_not_handled()
         result = self._answered.pop(snapshot.call_id, None) or self._requested(snapshot)
         if result is not None and "return_value" not in result:
             return await snapshot.resume(result)
-        if self._is_awaited(snapshot):
+        place = snapshot.position
+        if snapshot.allow_eager_await or (place.filename == _SCRIPT and place.end in self._awaited):
             if result is not None:
                 self._answered[snapshot.call_id] = result
             return await snapshot.resume({"future": ...})
         return None if result is None else await snapshot.resume(result)
 
-    async def _at_future(self, snapshot: AsyncFutureSnapshot) -> AsyncSnapshot | None:
-        """One future at a time, oldest call first: the order of `pending_call_ids` is random."""
-        ready = sorted(self._answered.keys() & set(snapshot.pending_call_ids))
-        if not ready:
-            return None
-        return await snapshot.resume({ready[0]: self._answered.pop(ready[0])})
-
     async def _at_name(self, snapshot: AsyncNameLookupSnapshot) -> AsyncSnapshot:
-        """Resolves a tool, or `call`, that is used as a value; any other name stays unknown."""
+        """Resolves a tool or `call` used as a value; any other name stays undefined."""
         name, receiver = snapshot.variable_name, snapshot.object_id
         server = None if receiver is None else self._servers.get(receiver)
         if receiver is None and name == "call":
@@ -391,12 +355,8 @@ class Script:
             self._hint = self._toolbox.missing(server, name)
         return await snapshot.resume()
 
-    def _is_awaited(self, snapshot: AsyncFunctionSnapshot) -> bool:
-        place = snapshot.position
-        return snapshot.allow_eager_await or (place.filename == _SCRIPT and place.end in self._awaited)
-
     def _requested(self, snapshot: AsyncFunctionSnapshot) -> ExternalSettledResult | None:
-        """Records the call for the host, or settles it here: a report about the mission, or a mistake."""
+        """Records the call for the host, or settles it here if it is a report about the mission, or an error."""
         args, kwargs = snapshot.args, snapshot.kwargs
         receiver, name = snapshot.object_id, str(snapshot.function_name)
         server = None if receiver is None else self._servers.get(receiver)
@@ -408,7 +368,7 @@ class Script:
                 request = self._toolbox.method(server, name, args, kwargs)
             elif name == "call":
                 request = self._toolbox.called(args, kwargs)
-            elif self._toolbox.knows(name):
+            elif name in self._toolbox.parameters:
                 request = self._toolbox.bound(name, args, kwargs)
             else:
                 raise NameError(f"name {name!r} is not defined{self._toolbox.missing(None, name)}")
@@ -418,45 +378,51 @@ class Script:
         return None
 
     def _ask(self, request: Request, call_id: int) -> None:
+        tool, given = request
         try:
-            arguments = as_json(request.arguments)
+            arguments = as_json(given)
         except NotJsonError as error:
-            raise TypeError(f"the arguments of {request.tool} must be JSON: {error}") from None
+            raise TypeError(f"the arguments of {tool} must be JSON: {error}") from None
         if len(canonical(arguments)) > MAX_ARGUMENTS:
-            raise ValueError(f"the arguments of {request.tool} have more than {MAX_ARGUMENTS} characters")
-        call = ScriptCall(index=self._count, tool=request.tool, arguments=arguments)
+            raise ValueError(f"the arguments of {tool} have more than {MAX_ARGUMENTS} characters")
+        call = ScriptCall(index=self._count, tool=tool, arguments=arguments)
         self._count += 1
         self._asked[call.index] = (call, call_id)
 
     def _print(self, _stream: str, text: str) -> None:
         if len(self._printed) < MAX_PRINTED:
-            self._printed = bounded(self._printed + text, MAX_PRINTED)
+            self._printed = cut_text(self._printed + text, MAX_PRINTED)
 
     async def _failed(self, error: MontyError) -> Finished:
         library = monty()
         if isinstance(error, library.MontyCrashedError):
-            return self._ended(f"the sandbox worker died: {bounded(str(error))}")
-        text = bounded(str(error)) + _advice(str(error))
+            return self._ended(f"the sandbox worker died: {cut_text(str(error), MAX_TEXT)}")
+        text = cut_text(str(error), MAX_TEXT) + next((more for said, more in _ADVICE if said in str(error)), "")
         inner = error.exception()
         if self._hint and isinstance(inner, AttributeError | NameError) and self._hint not in text:
             text += self._hint
         if isinstance(error, library.MontyRuntimeError | library.MontySyntaxError):
             lines = [frame.line for frame in error.traceback() if frame.filename == _SCRIPT]
             text = f"line {lines[-1]}: {text}" if lines else text
-        # A limit stops the script in the middle of anything, so its heap cannot be trusted.
+        # A limit can stop the script at any point, so its heap cannot be trusted.
         if isinstance(inner, TimeoutError | MemoryError):
             return self._ended(text)
         return await self._close(text)
 
     async def _close(self, error: str | None) -> Finished:
-        """The end of a script that left its session intact, so its memory can be read."""
+        """Ends a script whose session is intact, so its memory can be read."""
         if self._session is None:
             return self._ended(error)
         try:
             text = await self._session.feed_run(_READ_MEMORY, print_callback=self._print)
-            memory, fault = _memory(text)
+            if not isinstance(text, str):
+                raise NotJsonError(f"it has {text} characters; at most {MAX_MEMORY} are allowed")
+            found, fault = as_json(json.loads(text)), None
+            if not isinstance(found, dict):
+                raise NotJsonError("it must be a dict")
+            memory = cast("dict[str, Any]", found)
         except (monty().MontyError, NotJsonError, RecursionError) as problem:
-            memory, fault = None, f"state.memory cannot be kept: {bounded(str(problem))}"
+            memory, fault = None, f"state.memory cannot be kept: {cut_text(str(problem), MAX_TEXT)}"
         await self._stack.aclose()
         return self._ended("; also, ".join(filter(None, [error, fault])) or None, memory)
 
@@ -471,7 +437,7 @@ class Script:
 
 
 def _function(name: str) -> Any:
-    """A value that Monty takes for a host function of this name; it is never called here."""
+    """A value that Monty treats as a host function of this name; it is never called here."""
 
     def function() -> None: ...
 
@@ -479,30 +445,5 @@ def _function(name: str) -> Any:
     return function
 
 
-def _memory(text: object) -> tuple[dict[str, Any] | None, str | None]:
-    """The script's memory from its JSON, or a fault; a number is the length of a text that was too long."""
-    if not isinstance(text, str):
-        return None, f"state.memory has {text} characters; at most {MAX_MEMORY} are kept"
-    memory = as_json(json.loads(text))
-    if not isinstance(memory, dict):
-        return None, "state.memory must stay a dict"
-    return cast("dict[str, Any]", memory), None
-
-
-def _settled(answer: object) -> ExternalSettledResult:
-    if isinstance(answer, ScriptFailure):
-        return _raised("RuntimeError", answer.message)
-    return {"return_value": answer}
-
-
 def _raised(exception: str, message: str) -> ExternalSettledResult:
     return {"exc_type": cast("ExcType", exception), "message": message}
-
-
-def _advice(text: str) -> str:
-    """What to write instead, where Monty's own message does not say."""
-    if "cannot suspend in this synchronous context" in text:
-        return "; call tools in a loop or a comprehension, not from map, sorted or another built-in"
-    if "can't be awaited" in text or "'coroutine' object" in text:
-        return "; await a tool call where it stands, or gather it: a name that is awaited anywhere holds futures"
-    return ""

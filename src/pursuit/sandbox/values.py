@@ -1,91 +1,38 @@
-"""The values that pass between a script and its driver, and from the sandbox into the ledger: JSON of bounded size.
-
-Invariant: what `as_json` returns can be encoded by every JSON encoder that we use.
-"""
+"""Values exchanged between a script, its driver and the ledger: JSON of limited size."""
 
 from __future__ import annotations
 
 import ast
 import datetime
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from pursuit.core.base_model import nearest
-from pursuit.core.patterns import SyntaxProblem, checked_script
+from pursuit.core.patterns import SyntaxProblem
+from pursuit.core.truncate import cut_text
 
-MAX_DEPTH = 100
-MAX_INTEGER = 2**63
 MAX_TEXT = 2_000
 
 
-class NotJsonError(ValueError):
-    """The value is not JSON; the text says which part of it."""
-
-
-def as_json(value: object, depth: int = 0) -> Any:
-    """A copy of the value in plain JSON types (a tuple becomes a list), or `NotJsonError`."""
-    if depth > MAX_DEPTH:
-        raise NotJsonError(f"it is nested more than {MAX_DEPTH} deep")
-    match value:
-        case None | bool():
-            return value
-        case str():
-            return _text(value)
-        case int():
-            if not -MAX_INTEGER <= value < MAX_INTEGER:
-                raise NotJsonError(f"an integer of {value.bit_length()} bits is not JSON")
-            return value
-        case float():
-            if not math.isfinite(value):
-                raise NotJsonError(f"{value} is not JSON")
-            return value
-        case list() | tuple():
-            return [as_json(item, depth + 1) for item in cast("list[object]", value)]
-        case dict():
-            return {_key(key): as_json(item, depth + 1) for key, item in cast("dict[object, object]", value).items()}
-        case _:
-            raise NotJsonError(f"a {type(value).__name__} is not JSON")
-
-
 def canonical(value: object) -> str:
-    """The one text of a JSON value: sorted keys, no blanks."""
+    """The canonical text of a JSON value: sorted keys, no blanks."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def bounded(text: str, limit: int = MAX_TEXT) -> str:
-    """The text, cut with a mark when it is too long."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
 def rendered(value: object) -> str:
-    """A value that is not JSON, as a short text."""
+    """A short text for a value that is not JSON."""
     try:
-        return bounded(repr(value))
+        return cut_text(repr(value), MAX_TEXT)
     except (ValueError, RecursionError):
-        # Python refuses to write out a huge integer or a very deep list.
+        # Python refuses to print a huge integer or a very deep list.
         return f"<{type(value).__name__}>"
-
-
-def _text(value: str) -> str:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise NotJsonError("a text with half a surrogate pair is not JSON") from None
-    return value
-
-
-def _key(key: object) -> str:
-    if not isinstance(key, str):
-        raise NotJsonError(f"a dict with a key of type {type(key).__name__} is not JSON")
-    return _text(key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptSpec:
-    """One run: the source, the tools it may name (server, tool, parameters in order), its state, seed and time."""
+    """One run: the source, its tools (server, tool, parameters in order), its state, seed and time."""
 
     source: str
     tools: Mapping[str, Mapping[str, Sequence[str]]]
@@ -96,7 +43,7 @@ class ScriptSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptCall:
-    """A call that the script waits for. `index` counts the calls of the run from 0."""
+    """A call that the script awaits. `index` counts the calls of the run from 0."""
 
     index: int
     tool: str
@@ -105,21 +52,21 @@ class ScriptCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptFailure:
-    """The answer to a call that failed: a `RuntimeError` with this message in the script."""
+    """The answer to a failed call: the script sees a `RuntimeError` with this message."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
-    """The script waits for all of these: one call, or those of a `gather`."""
+    """The script awaits all of these: one call, or those of a `gather`."""
 
     calls: tuple[ScriptCall, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The script has ended. `memory` is the old one if the new one cannot be kept; then `error` says why."""
+    """The script has ended. If its new memory cannot be kept, `memory` is the old one and `error` says why."""
 
     memory: dict[str, Any]
     observed: tuple[tuple[str, Any], ...] = ()
@@ -140,28 +87,34 @@ MODULES = frozenset({
 
 
 def missing_modules(source: str) -> list[SyntaxProblem]:
-    """The imports at the top of a valid script that the sandbox does not have; one inside a `try` may be missing."""
+    """The imports of a valid script that the sandbox lacks, except inside a `try`."""
     found: list[SyntaxProblem] = []
-    for node in ast.parse(source).body:
-        match node:
-            case ast.Import(names=names):
-                wanted = [one.name for one in names]
-            case ast.ImportFrom(module=str(name), level=0):
-                wanted = [name]
-            case _:
-                continue
-        for name in wanted:
+    nodes: list[ast.AST] = [ast.parse(source)]
+    for node in nodes:
+        nodes += [inner for inner in ast.iter_child_nodes(node) if not isinstance(inner, ast.Try)]
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        names = [one.name for one in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+        for name in names:
             if name.partition(".")[0] not in MODULES:
                 known = nearest(name, MODULES) or f"; it has {', '.join(sorted(MODULES))}"
-                reason = f"the sandbox has no module {name!r}, and no package can be installed in it{known}"
+                reason = f"the sandbox has no module {name!r}; packages cannot be installed in it{known}"
                 found.append(SyntaxProblem(reason, node.lineno, node.col_offset + 1))
     return found
 
 
-def check_script(source: str) -> SyntaxProblem | None:
-    """Why a script can never run (reason, line, column), or None. Runs no part of it."""
-    try:
-        checked_script(source)
-    except SyntaxProblem as problem:
-        return problem
-    return None
+KNOWN_DUNDERS = frozenset(f"__{name}__" for name in ["annotations", "debug", "doc", "file", "name", "package", "spec"])
+"""The `__x__` names that the sandbox defines."""
+
+
+def unassigned_dunders(source: str) -> list[SyntaxProblem]:
+    """The `__x__` names that a valid script loads and never assigns, and that the sandbox does not define."""
+    nodes = list(ast.walk(ast.parse(source)))
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    known = KNOWN_DUNDERS | {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    known |= {getattr(node, key, None) for node in nodes for key in ("name", "asname", "arg")}
+    return [
+        SyntaxProblem(f"{one.id} is not defined, and the script never assigns it", one.lineno, one.col_offset + 1)
+        for one in names
+        if one.id[:2] == one.id[-2:] == "__" and one.id not in known
+    ]

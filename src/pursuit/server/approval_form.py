@@ -1,4 +1,4 @@
-"""The elicitation form that asks a client's user whether a call may be made, and how its answer is read."""
+"""The elicitation form that asks a client's user to approve a call, and the reading of its answer."""
 
 from __future__ import annotations
 
@@ -7,26 +7,23 @@ from dataclasses import replace
 from typing import Any, NamedTuple, get_args
 
 from pursuit.core.events import Channel, Permission
-from pursuit.errors import Conflict, PolicyDenied, advice
+from pursuit.errors import ApprovalNotFound, Conflict, PolicyDenied, advice
 from pursuit.server.errors import as_object
-from pursuit.service.approvals import ApprovalNotFound, Approvals
+from pursuit.service.approvals import Approvals
 from pursuit.service.audit import Caller
 
 
 class Filled(NamedTuple):
-    """A person's answer, with the reason if there is one."""
-
     answer: Permission
     reason: str | None
 
 
 def how_to_approve(approval_id: str) -> str:
-    """How an operator answers an approval."""
     return f"`{advice('pursuit approve {}', approval_id)}`, or `POST /approvals/{approval_id}` with an operator's token"
 
 
 def approval_schema(*, where: str) -> dict[str, Any]:
-    """The form; `where` is the reach of the wider answers, such as "in this mission"."""
+    """The form; `where` is the scope of the wider answers, such as "in this mission"."""
     return {
         "type": "object",
         "properties": {
@@ -47,7 +44,7 @@ def approval_schema(*, where: str) -> dict[str, Any]:
 
 
 def answer_in(said: object) -> Filled | None:
-    """The answer in an elicitation's result; None if it is dismissed, or none of the four answers."""
+    """The answer in an elicitation's result; None if it was dismissed or is not one of the four answers."""
     result = as_object(said)
     if result.get("action") == "decline":
         return Filled("denied", None)
@@ -62,7 +59,7 @@ def answer_in(said: object) -> Filled | None:
 async def store_answer(
     approvals: Approvals, approval_id: str, said: object, *, caller: Caller, channel: Channel, stream: str
 ) -> None:
-    """Stores the answer of a client's user; one that is dismissed, comes too late or does not count changes nothing."""
+    """Stores the answer of a client's user; a dismissed, late or unauthorized answer changes nothing."""
     filled = answer_in(said)
     if filled is None:
         return
@@ -74,5 +71,5 @@ async def store_answer(
             caller=replace(caller, transport="elicitation"),
             channel=channel,
             stream=stream,
-            unseen=True,  # the form showed the arguments whole
+            unseen=True,  # the form showed the full arguments
         )

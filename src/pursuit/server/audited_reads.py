@@ -12,11 +12,11 @@ from pursuit.service.audit import Audit
 
 _READS = READS | {"tasks/get", "tasks/result", "tasks/list", "subscriptions/listen"}
 _NAMED = ("uri", "name", "taskId", "ref", "notifications")
-"""What says which one is read."""
+"""The parameter that names the object of each read."""
 
 
 def audited_reads(audit: Audit, only_reads: Callable[[str], bool]) -> list[ServerMiddleware[Any]]:
-    """The middleware that writes a line before a request that only reads; `only_reads` knows the tools."""
+    """The middleware that records each read-only request before it; `only_reads` recognises read-only tools."""
 
     async def recorded(ctx: Context, call_next: CallNext) -> HandlerResult:
         params: dict[str, Any] = dict(ctx.params or {})

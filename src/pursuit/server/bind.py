@@ -1,12 +1,11 @@
 """Resolves and binds the address of the HTTP server, and lists the Host and Origin values that it accepts.
 
-Invariants: an address that other machines can reach is bound only if there is a token; a unix socket is served to the
-user that runs the server alone.
+Invariants: an address that other machines can reach is bound only if a token exists; a unix socket serves only the user
+who runs the server.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import ipaddress
 import os
@@ -38,15 +37,12 @@ _HIGHEST_PORT = 65_535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindAddress:
-    """A host and the address that it resolves to."""
-
     host: str
     family: socket.AddressFamily
     ip: ipaddress.IPv4Address | ipaddress.IPv6Address
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
         return self.ip.is_loopback
 
     def names(self) -> list[str]:
@@ -66,8 +62,8 @@ class BindAddress:
 class HttpBinding:
     """The HTTP address and its tokens; with `operators` the server also takes answers to approvals.
 
-    With `oauth` the tokens of an authorization server count beside them. With `unix_socket` it is a unix socket, whose
-    peer is known by its user id. `new_token` was made for this server.
+    With `oauth`, tokens of an authorization server are also accepted. With `unix_socket`, the peer is identified by its
+    user id. `new_token` was created for this server.
     """
 
     host: str = "127.0.0.1"
@@ -80,7 +76,6 @@ class HttpBinding:
     new_token: str | None = field(default=None, repr=False)
 
     def listen(self) -> Listener:
-        """Binds it; raises `InvalidArgument`."""
         if self.unix_socket is not None:
             local = TransportSecuritySettings(allowed_hosts=["localhost"], allowed_origins=["http://localhost"])
             path = self.unix_socket.absolute()
@@ -98,17 +93,15 @@ class HttpBinding:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A listening socket, the Host and Origin values that count there, and its URL."""
-
     sock: socket.socket
     known: TransportSecuritySettings
     url: str
     path: Path | None = None
     made: os.stat_result | None = None
-    """The file of a unix socket as it was made, at `path`."""
+    """The stat of the unix socket's file at `path` when it was created."""
 
     def close(self) -> None:
-        """Closes it, and removes the file of a unix socket, unless another server has its own there now."""
+        """Closes the socket and removes its file, unless another server has replaced it."""
         if self.path is not None and self.made is not None:
             # Before the socket is closed: until then no other file can have its inode number.
             with suppress(FileNotFoundError):
@@ -118,13 +111,13 @@ class Listener:
 
 
 def check_bind(host: str, tokens: Tokens | None, *, oauth: bool = False) -> BindAddress:
-    """Refuses an address that other machines can reach unless there is a token, or an authorization server."""
+    """Refuses an address that other machines can reach unless a token or an authorization server exists."""
     address = resolve(host)
-    made = tokens is not None and any(one["name"] != PAGE_NAME for one in tokens.names())  # by a person
+    made = tokens is not None and any(one.name != PAGE_NAME for one in tokens.holders())  # by a person
     if not address.is_loopback and not oauth and not made:
-        lacking = "clients need no token" if tokens is None else "there is no token yet"
+        lacking = "clients do not need a token" if tokens is None else "there is no token yet"
         raise InvalidArgument(
-            f"other machines can reach {address.host}, and {lacking}; make one with `{advice('pursuit token')}`, "
+            f"other machines can reach {address.host}, and {lacking}; create one with `{advice('pursuit token')}`, "
             "or listen on 127.0.0.1",
             host=address.host,
         )
@@ -132,37 +125,42 @@ def check_bind(host: str, tokens: Tokens | None, *, oauth: bool = False) -> Bind
 
 
 def resolve(host: str) -> BindAddress:
-    """The address of a host: its first in IPv4, else its first."""
+    """The address of a host: the first IPv4 address, else the first address."""
     try:
         found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, ValueError) as error:  # ValueError: no possible host name
         raise InvalidArgument(
-            f"{host!r} is not an address or a known name of this machine; use 127.0.0.1 for this machine alone, "
+            f"{host!r} is not an address or a known name of this machine; use 127.0.0.1 for this machine only, "
             "0.0.0.0 for all its addresses",
             host=host,
         ) from error
     family, _, _, _, name = min(found, key=lambda one: one[0] != socket.AF_INET)
-    # A link-local address has its interface after a %, which `ip_address` does not take.
+    # A link-local address contains its interface after a %, which `ip_address` does not accept.
     ip = ipaddress.ip_address(str(name[0]).partition("%")[0])
     return BindAddress(host=host or str(ip), family=family, ip=ip)
 
 
 def bind(address: BindAddress, port: int) -> socket.socket:
-    """A listening socket; port 0 is any free one."""
+    """A listening socket; port 0 selects a free port."""
     if not 0 <= port <= _HIGHEST_PORT:
         raise InvalidArgument(f"{port} is not a port; use 1 to {_HIGHEST_PORT}, or 0 for any free one", port=port)
     try:
         listener = socket.create_server((str(address.ip), port), family=address.family, backlog=128)
-        # Connections inherit it. asyncio sets it only for sockets that it opens itself; without it a response takes
-        # 40 ms longer (Nagle's algorithm waits for the delayed acknowledgement).
+        # Connections inherit this option. asyncio sets it only on its own sockets; without it a response takes 40 ms
+        # longer (Nagle's algorithm waits for the delayed acknowledgement).
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
     except OSError as error:
-        raise InvalidArgument(_advice(address, port, error), host=address.host, port=port) from error
+        raise InvalidArgument(
+            f"cannot listen on port {port} of {address.host}: {error.strerror or error}; choose another port or "
+            "address, or port 0 for any free one",
+            host=address.host,
+            port=port,
+        ) from error
 
 
 def bind_unix(path: Path) -> tuple[socket.socket, os.stat_result]:
-    """A listening unix socket that only this user can open, and its file; that of a server that died is replaced."""
+    """A listening unix socket that only this user can open, and its file; replaces the socket of a dead server."""
     if not hasattr(socket, "SO_PEERCRED"):
         raise InvalidArgument("a unix socket needs SO_PEERCRED, which this system lacks; use --http", socket=str(path))
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -184,9 +182,9 @@ def bind_unix(path: Path) -> tuple[socket.socket, os.stat_result]:
 
 @contextmanager
 def _alone_at(path: Path) -> Generator[None]:
-    """Keeps other servers from this socket: one that is bound and does not listen yet looks as if its server died.
+    """Locks out other servers: a socket that is bound but not yet listening looks like that of a dead server.
 
-    The lock file stays: a server that removed it could let two others in, each with a lock file of its own.
+    The lock file stays: after its removal, two other servers could each lock a new file.
     """
     descriptor = open_private(path.with_name(f"{path.name}.lock"))
     try:
@@ -221,7 +219,7 @@ def _in_use(path: Path) -> InvalidArgument:
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """The user at the other end of a unix socket, as the kernel says (unix(7), SO_PEERCRED)."""
+    """The user id of a unix socket's peer, from the kernel (unix(7), SO_PEERCRED)."""
     form = "3i"
     _pid, uid, _gid = struct.unpack(
         form, connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(form))
@@ -229,36 +227,23 @@ def peer_uid(connection: socket.socket) -> int:
     return uid
 
 
-def _advice(address: BindAddress, port: int, error: OSError) -> str:
-    place = f"port {port} of {address.host}"
-    match error.errno:
-        case errno.EADDRINUSE:
-            return f"{place} is in use by another process; choose another port, or 0 for any free one"
-        case errno.EACCES | errno.EPERM:
-            return f"this user may not listen on {place}; choose a port from 1024 up"
-        case errno.EADDRNOTAVAIL:
-            return f"{address.host} is not an address of this machine; use 127.0.0.1, or one that it has"
-        case _:
-            return f"cannot listen on {place}: {error.strerror or error}"
-
-
 def guard(address: BindAddress, port: int, allowed_hosts: Sequence[str]) -> TransportSecuritySettings:
     """The exact Host and Origin values that the server accepts, against DNS rebinding."""
     hosts = [f"{name}:{port}" for name in address.names()]
     if port in _DEFAULT_PORTS:
-        hosts += address.names()  # clients leave the port of their scheme out
+        hosts += address.names()  # clients omit the default port of their scheme
     origins = [f"http://{host}" for host in hosts]
     for given in allowed_hosts:
         found = AUTHORITY.fullmatch(given)
         if found is None:
             raise InvalidArgument(
-                f"{given!r} is not a host to allow: write a name or an address, with :PORT if it has one of its own "
+                f"{given!r} is not a valid host: write a name or an address, with :PORT unless it is the default "
                 "(no scheme, no path, no *)",
                 host=given,
             )
         more = [given] if found["port"] else [given, f"{given}:{port}"]
         hosts += more
-        # A proxy with TLS may be in front of a host that is named.
+        # A TLS proxy may be in front of a named host.
         origins += [f"{scheme}://{host}" for scheme in ("http", "https") for host in more]
     return TransportSecuritySettings(allowed_hosts=hosts, allowed_origins=origins)
 

@@ -1,6 +1,6 @@
-"""What all servers need of a request and its answer: errors as JSON-RPC errors, the caller, text that can be encoded.
+"""Shared parts of all servers: JSON-RPC errors, the caller of a request, encodable text.
 
-Invariant: a message says what is wrong and what to do, is bounded, and is valid Unicode.
+Invariant: an error message states the fault and the remedy, is bounded, and is valid Unicode.
 """
 
 from __future__ import annotations
@@ -9,14 +9,21 @@ import json
 import os
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken
 from mcp.server.connection import Connection
 from mcp.server.context import CallNext, HandlerResult, ServerMiddleware, ServerRequestContext
 from mcp.shared.exceptions import MCPError
-from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, PaginatedRequestParams
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    LOG_LEVEL_META_KEY,
+    LoggingLevel,
+    PaginatedRequestParams,
+)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pursuit.config.servers import RELAYED
@@ -34,37 +41,75 @@ from pursuit.errors import (
 )
 from pursuit.service.audit import Caller, local_subject, user_name
 from pursuit.service.service import Service
+from pursuit.upstream.tasks import EXTENSION
+
+LEVELS: tuple[str, ...] = get_args(LoggingLevel)
+"""The log levels of MCP, the least severe first."""
 
 RESOURCE_NOT_FOUND = -32002
 """For 2025-era clients; since 2026-07-28 it is invalid params."""
 
+FIRST_VERSIONS = frozenset({"2025-11-25"})
+"""The protocol versions with the first generation of tasks."""
+
 Context = ServerRequestContext[Any, Any]
-MOST_TEXT = 4_000
+MAX_TEXT = 4_000
 NEEDED_CAPABILITY: Mapping[str, str] = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling"}
 """The capability that a client must declare to get such a request."""
 
-LONGEST_CLIENT = 100
+MAX_CLIENT = 100
 OPERATOR_SCOPE = "operator"
 """The scope of an operator's token."""
 MAY_APPROVE = "pursuit/mayApprove"
-"""The key in `_meta` of a gateway's request: False if the answers of its client to approvals do not count."""
+"""The key in `_meta` of a gateway's request: False if its client may not answer approvals."""
 APPROVE_OWN = "approve-own"
-"""The scope of a token whose client may bring its user's answers to approvals over HTTP."""
+"""The scope of a token whose client may submit its user's answers to approvals over HTTP."""
 Question = TypeVar("Question")
 
 
 def is_modern(version: str) -> bool:
-    """Whether a protocol version has no handshake and no requests from the server (2026-07-28)."""
+    """True for protocol versions without a handshake and without requests from the server (2026-07-28)."""
     return version in MODERN_PROTOCOL_VERSIONS
 
 
+def log_level(params: Mapping[str, Any]) -> str | None:
+    """The log level that a request of 2026-07-28 sets in `_meta`."""
+    level = as_object(params.get("_meta")).get(LOG_LEVEL_META_KEY)
+    return level if level in LEVELS else None
+
+
+def is_wanted(level: str | None, params: Mapping[str, Any]) -> bool:
+    """True if a log message has this level or above; a message without a known level counts as above."""
+    given = params.get("level")
+    if level is None:
+        return False
+    return given not in LEVELS or LEVELS.index(cast("str", given)) >= LEVELS.index(level)
+
+
+def generation_of(ctx: Context) -> Literal[0, 1, 2]:
+    """The generation of tasks that the client supports; 0: none, or 2026-07-28 without the extension."""
+    if is_modern(ctx.protocol_version):
+        extensions = as_object(capabilities_of(ctx).get("extensions"))
+        return 2 if extensions.get(EXTENSION) is not None else 0
+    return 1 if ctx.protocol_version in FIRST_VERSIONS else 0
+
+
+def capabilities_of(ctx: Context) -> Mapping[str, Any]:
+    """The client's capabilities, from this request or the handshake."""
+    if is_modern(ctx.protocol_version):
+        meta = as_object((ctx.params or {}).get("_meta"))
+        return as_object(meta.get(CLIENT_CAPABILITIES_META_KEY))
+    said = ctx.session.client_params
+    return {} if said is None else said.capabilities.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
 def connection_of(ctx: Context) -> Connection:
-    """The connection of a request: it identifies a legacy client, and what belongs to that client ends with it."""
+    """The connection of a request; it identifies a legacy client, whose state ends with it."""
     return ctx.session._connection  # pyright: ignore[reportPrivateUsage] - the SDK has no public way to it
 
 
 def wire_error(error: PursuitError) -> MCPError:
-    """The JSON-RPC error: an internal error if the fault is ours, else invalid params; our code is in `data`."""
+    """Converts an error to JSON-RPC: internal error if the fault is ours, else invalid params; `data` has our code."""
     ours = isinstance(error, LedgerUnavailable | UpstreamUnavailable)
     message = error.message
     if isinstance(error, ValidationFailed):
@@ -74,7 +119,6 @@ def wire_error(error: PursuitError) -> MCPError:
 
 @contextmanager
 def mcp_errors() -> Generator[None]:
-    """Raises a `PursuitError` as an `MCPError`."""
     try:
         yield
     except PursuitError as error:
@@ -83,7 +127,7 @@ def mcp_errors() -> Generator[None]:
 
 @contextmanager
 def resource_errors(ctx: Context, uri: str) -> Generator[None]:
-    """The same for a request about a resource: one that does not exist has the code of the protocol version."""
+    """Like `wire_error`, for a resource: a missing resource gets the code of the protocol version."""
     try:
         yield
     except (SessionNotFound, InvalidArgument) as error:
@@ -94,14 +138,14 @@ def resource_errors(ctx: Context, uri: str) -> Generator[None]:
 
 
 def one_page(params: PaginatedRequestParams | None) -> None:
-    """Refuses a cursor of a list that has one page."""
+    """Refuses a cursor for a list with a single page."""
     if params is not None and params.cursor is not None:
-        raise wire_error(InvalidArgument("this list has one page; ask without a cursor", cursor=params.cursor[:100]))
+        raise wire_error(InvalidArgument("this list has a single page; omit the cursor", cursor=params.cursor[:100]))
 
 
 def sendable(text: str) -> str:
-    """Text that can be encoded, of a bounded length."""
-    cut = text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}…"
+    """Returns the text with a bounded length and without unencodable characters."""
+    cut = text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
     return cut.encode(errors="replace").decode()
 
 
@@ -111,7 +155,7 @@ def _data(error: PursuitError) -> dict[str, Any]:
 
 
 def caller_of(ctx: Context) -> Caller:
-    """The caller: a token's name, or without tokens the user that runs the server."""
+    """The caller: the name of its token, or without tokens the user who runs the server."""
     request = ctx.request
     server = None if request is None else request.scope.get("server")
     # A unix socket has a path and no port (ASGI, HTTP connection scope); its peer is the user that runs the server.
@@ -121,7 +165,7 @@ def caller_of(ctx: Context) -> Caller:
     params = ctx.session.client_params
     client = None
     if params is not None:
-        client = sendable(f"{params.client_info.name} {params.client_info.version}"[:LONGEST_CLIENT]).strip()
+        client = sendable(f"{params.client_info.name} {params.client_info.version}"[:MAX_CLIENT]).strip()
     if token is None:
         return Caller(who=who, transport=transport, client=client, subject=local_subject())
     owner = owner_of(token)
@@ -132,19 +176,19 @@ def caller_of(ctx: Context) -> Caller:
 
 
 def owner_of(token: AccessToken) -> str:
-    """What the records of a token's holder belong to; of an OAuth token the issuer and its subject.
+    """The owner of a token holder's records; for an OAuth token, its issuer and subject.
 
-    No issuer holds a `#` (RFC 8414, section 2), so two pairs are never the same text.
+    An issuer never contains `#` (RFC 8414, section 2), so the text is unique.
     """
     issuer = (token.claims or {}).get("iss")
     return f"token:{token.subject or token.client_id}" if issuer is None else f"oauth:{issuer}#{token.subject}"
 
 
 def elicitation_channel(ctx: Context, channels: Collection[Channel]) -> Channel | None:
-    """The channel by which this client brings its user's answers to approvals; None if its answers do not count.
+    """The channel over which this client submits its user's answers to approvals; None if it may not.
 
-    Over stdio the user runs the server, or a gateway runs it and says for whom. Over HTTP a client can claim that its
-    user said yes: so the operator must have listed that channel, and made the token with `--may approve-own`.
+    Over stdio the user, or a gateway on the user's behalf, runs the server. Over HTTP a client can fake its user's
+    answer: the operator must list that channel and create the token with `--may approve-own`.
     """
     if as_object((ctx.params or {}).get("_meta")).get(MAY_APPROVE, True) is not True:
         return None
@@ -165,28 +209,28 @@ def answerable(ctx: Context, questions: Mapping[str, Question], channels: Collec
 
 LISTS = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list"})
 GREETINGS = frozenset({"initialize", "ping", "server/discover", "logging/setLevel"})
-"""The requests that are about the connection alone."""
+"""The requests that concern only the connection."""
 READS = frozenset(
     {"resources/read", "resources/subscribe", "resources/unsubscribe", "prompts/get", "completion/complete"}
 )
 UNCOUNTED = frozenset(
     GREETINGS | LISTS | {f"tasks/{verb}" for verb in ("get", "result", "list", "cancel", "update")}
 ) | {"subscriptions/listen"}
-"""The requests that `[limits] calls_a_minute` does not count: they reach no server and no mission."""
+"""The requests that `[limits] calls_a_minute` does not count, because they reach neither servers nor missions."""
 
 CLIENT_NOTIFICATIONS = frozenset(
     f"notifications/{name}" for name in ("initialized", "cancelled", "progress", "roots/list_changed")
 )
-"""The notifications of clients in the protocol: they need no scope and are not counted. A gateway sends others on."""
+"""The protocol's client notifications: they need no scope and are not counted. A gateway forwards others."""
 
 
 def request_limits(service: Service) -> list[ServerMiddleware[Any]]:
-    """The middleware that counts the requests of clients; none if no limit is about them.
+    """The middleware that counts requests of clients; empty without such a limit.
 
-    A notification over the limit is dropped: it has no answer, and its record in the ledger would be one more cost.
+    A notification over the limit is dropped: it has no response, and recording it would only add cost.
     """
     limits = service.limits
-    if limits is None or not limits.counts_requests:
+    if not limits.counts_requests:
         return []
 
     async def counted(ctx: Context, call_next: CallNext) -> HandlerResult:
@@ -201,24 +245,3 @@ def request_limits(service: Service) -> list[ServerMiddleware[Any]]:
         return await call_next(ctx)
 
     return [counted]
-
-
-def without_surrogates(value: Any) -> Any:
-    """The value without lone surrogates, which JSON can express and UTF-8 cannot."""
-    if isinstance(value, str):
-        return value if value.isascii() else _without_surrogates(value)
-    if isinstance(value, Mapping):
-        return {
-            without_surrogates(key): without_surrogates(item) for key, item in cast("Mapping[str, Any]", value).items()
-        }
-    if isinstance(value, list):
-        return [without_surrogates(item) for item in cast("list[Any]", value)]
-    return value
-
-
-def _without_surrogates(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text

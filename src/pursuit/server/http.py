@@ -1,36 +1,29 @@
 """Serves MCP over HTTP: one endpoint for both protocol eras, behind bearer tokens.
 
-A handler gets the token of its request from `mcp.server.auth.middleware.auth_context.get_access_token()`, in both eras:
-`client_id` is the token's name; None means that the server asks for no tokens. A unix socket asks for none: there the
-kernel names the user, and only the one that runs the server is let in.
-Invariant: cancelling `serve_http` cancels every request at once, and no client delays the end by more than the grace;
-a handler may shield what it must still record, for no longer than that.
+Handlers get the token of their request from `mcp.server.auth.middleware.auth_context.get_access_token()`, in both eras:
+`client_id` is the token's name; None means that the server does not require tokens. Neither does a unix socket: the
+kernel identifies the peer, and only the user who runs the server is admitted.
+Invariant: cancelling `serve_http` cancels every request immediately, and no client delays the end beyond the grace; a
+handler may shield final records for that time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import socket
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Final, cast
 
 import anyio
 import uvicorn
 from anyio.abc import TaskStatus
-from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
-from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
 from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic_core import from_json, to_json
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
-from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route, Router
@@ -39,29 +32,19 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from pursuit import __version__
 from pursuit.config.servers import LIMITS, MessageLimits
-from pursuit.server.access import (
-    UPSTREAM,
-    RequireScope,
-    RequireToken,
-    ScopeRules,
-    Verifier,
-    keys_unavailable,
-    replayed,
-)
+from pursuit.server.access import UPSTREAM, RequireScope, RequireToken, ScopeRules, replayed
 from pursuit.server.bind import PAGE_PATH, PATH, HttpBinding, Listener, peer_uid
-from pursuit.server.errors import without_surrogates
 from pursuit.server.logs import event
-from pursuit.upstream.fixed_patterns import SURROGATE
 
 GRACE_SECONDS: Final = 5.0
-MOST_BYTES: Final = 4 * 1024 * 1024
+MAX_BYTES: Final = 4 * 1024 * 1024
 """The longest body that the SDK takes."""
 _LAST_RESPONSE_SECONDS: Final = 1.0
 _log = logging.getLogger(__name__)
 
 
 class CancellableRequests:
-    """ASGI middleware that can end all requests at once; each client still gets a complete HTTP response."""
+    """ASGI middleware that can end all requests together; each client still gets a complete HTTP response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -69,45 +52,27 @@ class CancellableRequests:
         self._ended = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request, until it ends or `end` is called."""
         response = _Response(send)
-        unread = True
-
-        async def until_gone() -> Message:
-            """Ends the request of a client that leaves before its body is complete: the SDK would log a traceback."""
-            nonlocal unread
-            message = await receive()
-            if message["type"] == "http.request":
-                unread = message.get("more_body", False)
-            elif message["type"] == "http.disconnect" and unread:
-                event(_log, logging.DEBUG, "a client has gone before its request was complete")
-                work.cancel()
-                await anyio.lowlevel.checkpoint_if_cancelled()
-            return message
-
         with anyio.CancelScope() as work:
             self._open.add(work)
             if self._ended:
                 work.cancel()
             try:
                 await anyio.lowlevel.checkpoint_if_cancelled()
-                await self._app(scope, until_gone, response.send)
+                await self._app(scope, receive, response.send)
             finally:
                 self._open.discard(work)
         if work.cancelled_caught:
-            with anyio.move_on_after(_LAST_RESPONSE_SECONDS):  # a client may not read
+            with anyio.move_on_after(_LAST_RESPONSE_SECONDS):  # a client may have stopped reading
                 await response.finish(scope, receive)
 
     def end(self) -> None:
-        """Cancels every request; handlers see it as any other cancellation."""
         self._ended = True
         for work in self._open:
             work.cancel()
 
 
 class _Response:
-    """Keeps how much of a response was sent."""
-
     def __init__(self, send: Send) -> None:
         self._send = send
         self._started = False
@@ -123,7 +88,7 @@ class _Response:
         await self._send(message)
 
     async def finish(self, scope: Scope, receive: Receive) -> None:
-        """Ends the response: a 503 if it has not begun, the last chunk of a stream; one with a length is cut."""
+        """Ends the response: with 503 if it has not begun, with the last chunk of a stream; others are cut."""
         if not self._started:
             gone = PlainTextResponse("The server is shutting down.", status_code=503, headers={"Connection": "close"})
             await gone(scope, receive, self._send)
@@ -132,24 +97,21 @@ class _Response:
 
 
 class _TooMuchUnread(Exception):
-    """All unread requests together are beyond the limit."""
+    """The unread requests together exceed the limit."""
 
 
 class WholeRequests:
-    """ASGI middleware that hands a POST on when it has arrived whole, and ends one that does not in time.
+    """ASGI middleware that passes on a POST when it is complete, and ends it if it does not arrive in time.
 
-    The bodies that have not arrived are bounded together: many clients cannot fill the memory with half requests. With
-    `any_text` lone surrogates in JSON are replaced, which the SDK cannot read in the 2025 era.
+    Incomplete bodies are bounded together, so that many clients cannot fill the memory with partial requests.
     """
 
-    def __init__(self, app: ASGIApp, limits: MessageLimits, *, any_text: bool = False) -> None:
+    def __init__(self, app: ASGIApp, limits: MessageLimits) -> None:
         self._app = app
         self._limits = limits
-        self._any_text = any_text
         self._unread = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request."""
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
@@ -160,10 +122,10 @@ class WholeRequests:
                 if not await self._read(receive, body):
                     return
         except TimeoutError:
-            refusal = 408, f"The request did not arrive whole within {seconds:g} s (limit `request_seconds`)."
+            refusal = 408, f"The request was not complete within {seconds:g} s (limit `request_seconds`)."
         except _TooMuchUnread:
             most = self._limits.unread >> 20
-            refusal = 503, f"More than {most} MiB of requests have not arrived whole (limit `unread`). Try again."
+            refusal = 503, f"Incomplete requests exceed {most} MiB (limit `unread`). Try again."
         finally:
             self._unread -= len(body)
         if refusal is not None:
@@ -171,39 +133,26 @@ class WholeRequests:
             refused = PlainTextResponse(refusal[1], status_code=refusal[0], headers={"Connection": "close"})
             await refused(scope, receive, send)
             return
-        arrived, too_long = bytes(body), len(body) > MOST_BYTES
-        # The SDK reads requests of 2026-07-28 in another way, which takes surrogates.
-        modern = Headers(scope=scope).get("mcp-protocol-version") in MODERN_PROTOCOL_VERSIONS
-        if self._any_text and not modern and not too_long and SURROGATE.search(arrived):
-            arrived = _without_surrogates(arrived)
-        whole = {"type": "http.request", "body": arrived, "more_body": too_long}
+        whole = {"type": "http.request", "body": bytes(body), "more_body": len(body) > MAX_BYTES}
         await self._app(scope, replayed(whole, receive), send)
 
     async def _read(self, receive: Receive, body: bytearray) -> bool:
-        """Reads up to one byte more than the SDK takes; False if the client has gone.
+        """Reads at most one byte more than the SDK accepts; False if the client has disconnected.
 
-        A request that comes in one piece is never refused for what others have not sent.
+        A request that arrives in one piece is never refused because of other requests.
         """
         while True:
             message = await receive()
             if message["type"] != "http.request":
+                event(_log, logging.DEBUG, "a client has gone before its request was complete")
                 return False
             part: bytes = message.get("body", b"")
             body += part
             self._unread += len(part)
-            if not message.get("more_body", False) or len(body) > MOST_BYTES:
+            if not message.get("more_body", False) or len(body) > MAX_BYTES:
                 return True
             if self._unread > self._limits.unread:
                 raise _TooMuchUnread
-
-
-def _without_surrogates(body: bytes) -> bytes:
-    try:
-        from_json(body)
-    except ValueError:
-        with suppress(ValueError, RecursionError):  # if it is not JSON at all, the SDK says so
-            return to_json(without_surrogates(json.loads(body)))
-    return body
 
 
 async def serve_http(
@@ -212,7 +161,6 @@ async def serve_http(
     bound: Listener | None = None,
     *,
     routes: Sequence[Route] = (),
-    any_text: bool = False,
     rules: ScopeRules = UPSTREAM,
     grace_seconds: float = GRACE_SECONDS,
     limits: MessageLimits = LIMITS,
@@ -220,10 +168,10 @@ async def serve_http(
 ) -> None:
     """Serves until it is cancelled; `listening` gets the URL as soon as the server accepts connections.
 
-    With `any_text` the server takes lone surrogates, which JSON can express and Unicode cannot. `routes` have paths of
-    their own beside the endpoint; they get only requests with a known Host and Origin, and check tokens themselves.
-    `rules` say which scope of a token a request needs. Without a `server` there are only the routes.
-    `bound` is the listener of `door`, which the caller closes; without it `door` is bound here.
+    `routes` have separate paths beside the endpoint; they get only requests with a known Host and Origin, and check
+    tokens themselves.
+    `rules` define the scope that a request needs. Without a `server`, only the routes are served.
+    `bound` is the listener of `door`, which the caller closes; without it, `door` is bound here.
     """
 
     def accepting() -> None:
@@ -231,38 +179,33 @@ async def serve_http(
         event(_log, logging.INFO, "listening", url=listener.url, **where)
         if door.tokens is None and door.unix_socket is None:
             opened = "every user and every program of this machine can use this server as you"
-            event(_log, logging.WARNING, "no token is asked for", opens=opened)
+            event(_log, logging.WARNING, "no token is required", opens=opened)
         if listening is not None:
             listening(listener.url)
 
     with closing(await anyio.to_thread.run_sync(door.listen)) if bound is None else nullcontext(bound) as listener:
         known = listener.known
         if server is None:
-            requests = CancellableRequests(Router(_checked(routes, known), redirect_slashes=False))
+            requests = CancellableRequests(_KnownHosts(Router(routes, redirect_slashes=False), known))
             await _serve(Starlette(), requests, listener.sock, accepting, grace_seconds=grace_seconds, limits=limits)
             return
         app = server.streamable_http_app(streamable_http_path=PATH, transport_security=known)
         open_routes = [_front_page(routes), *routes]
-        endpoint: ASGIApp
-        if door.tokens is None:
-            endpoint = WholeRequests(app, limits, any_text=any_text)
-        else:
-            oauth = door.oauth
-            if oauth is not None:
-                oauth.serve_at(listener.url)
-                open_routes.append(oauth.route(rules))
+        endpoint: ASGIApp = WholeRequests(app, limits)
+        if door.tokens is not None:
+            if door.oauth is not None:
+                door.oauth.serve_at(listener.url)
+                open_routes.append(door.oauth.route(rules))
             # A body is read only for a request with a token.
-            endpoint = WholeRequests(RequireScope(app, rules, oauth), limits, any_text=any_text)
-            endpoint = AuthContextMiddleware(RequireToken(endpoint, rules, oauth))
-            backend = BearerAuthBackend(Verifier(door.tokens, oauth))
-            endpoint = AuthenticationMiddleware(endpoint, backend=backend, on_error=keys_unavailable)
-        router = Router(_checked(open_routes, known), redirect_slashes=False, default=endpoint)
-        requests = CancellableRequests(router)
+            endpoint = WholeRequests(RequireScope(app, rules, door.oauth), limits)
+            endpoint = RequireToken(endpoint, rules, door.tokens, door.oauth)
+        router = Router(open_routes, redirect_slashes=False, default=endpoint)
+        requests = CancellableRequests(_KnownHosts(router, known))
         await _serve(app, requests, listener.sock, accepting, grace_seconds=grace_seconds, limits=limits)
 
 
 def _front_page(routes: Sequence[Route]) -> Route:
-    """Says at `/` what is served, to a person who opens the address in a browser."""
+    """Describes the server at `/`, for a person who opens the address in a browser."""
     has_page = any(route.path.startswith(PAGE_PATH) for route in routes)
 
     async def say(request: Request) -> PlainTextResponse:
@@ -277,23 +220,16 @@ def _front_page(routes: Sequence[Route]) -> Route:
     return Route("/", endpoint=say, methods=["GET"])
 
 
-def _checked(routes: Sequence[Route], known: TransportSecuritySettings) -> list[Route]:
-    return [Route(route.path, endpoint=_CheckedRoute(route, known)) for route in routes]
+class _KnownHosts:
+    """ASGI middleware that passes on only requests with a known Host and Origin, like the MCP endpoint."""
 
-
-class _CheckedRoute:
-    """A route that gets only the Host and Origin values that the MCP endpoint accepts."""
-
-    def __init__(self, route: Route, known: TransportSecuritySettings) -> None:
-        self._route = route
+    def __init__(self, app: ASGIApp, known: TransportSecuritySettings) -> None:
+        self._app = app
         self._security = TransportSecurityMiddleware(known)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = await self._security.validate_request(Request(scope, receive))
-        if refusal is not None:
-            await refusal(scope, receive, send)
-            return
-        await self._route.handle(scope, receive, send)
+        await (refusal or self._app)(scope, receive, send)
 
 
 async def _serve(
@@ -363,9 +299,9 @@ async def _listen(
 
 
 class _TimedHttp(H11Protocol):
-    """Closes a connection that has sent a part of a request's head and no more: uvicorn would wait without end.
+    """Closes a connection with an incomplete request head, for which uvicorn would wait forever.
 
-    A connection of another user to a unix socket is closed before anything is read.
+    Connections of other users to a unix socket are closed before anything is read.
     """
 
     def __init__(self, *given: Any, head_seconds: float, **named: Any) -> None:

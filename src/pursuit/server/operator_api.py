@@ -1,10 +1,10 @@
-"""Approvals over HTTP, for operators: which calls wait for an answer, and the answer.
+"""Approvals over HTTP, for operators: lists pending approvals and accepts answers.
 
-Invariant: only a token with the scope `approvals:answer`, as an operator's has it, sees or answers an approval, on
-loopback, too, and a client with it does not approve its own calls; a refused request changes nothing.
+Invariant: only a token with the scope `approvals:answer`, such as an operator's, sees or answers approvals, also on
+loopback, and a client with it cannot approve its own calls; a refused request changes nothing.
 
     GET  /approvals[?session_id=ID]   {"approvals": […]}
-    GET  /approvals/{approval_id}[?reveal=true]   the question with its arguments whole
+    GET  /approvals/{approval_id}[?reveal=true]   the question with its full arguments
     POST /approvals/{approval_id}     {"answer": "once" | "arguments" | "mission" | "denied", "reason"?: text,
                                        "unseen"?: true}
 """
@@ -28,7 +28,7 @@ from pursuit.config.servers import LIMITS, MessageLimits
 from pursuit.core.base_model import InputModel, faults_of
 from pursuit.core.events import Permission
 from pursuit.core.report import ApprovalRow
-from pursuit.errors import Fault, PursuitError, UpstreamUnavailable, ValidationFailed, advice
+from pursuit.errors import PursuitError, ValidationFailed, advice
 from pursuit.server.access import KeysUnavailable, Verifier, challenge, unambiguous
 from pursuit.server.errors import OPERATOR_SCOPE, owner_of
 from pursuit.server.tokens import Scope as TokenScope
@@ -66,43 +66,31 @@ STATUSES: Final[Mapping[str, int]] = {
     "ledger_unavailable": 503,
     "ledger_too_new": 503,
 }
-"""The HTTP status of each code that a request can end with, others are 500; the body is `{code, message, details}`."""
+"""The HTTP status of each error code (default 500); the body is `{code, message, details}`."""
 
 
-class MalformedJson(PursuitError):
+class MalformedJson(PursuitError, code="malformed_json"):
     """The body is not JSON."""
 
-    code = "malformed_json"
+
+class Unauthorized(PursuitError, code="unauthorized"):
+    """The token is missing or unknown."""
 
 
-class Unauthorized(PursuitError):
-    """There is no token, or an unknown one."""
-
-    code = "unauthorized"
-
-
-class Forbidden(PursuitError):
+class Forbidden(PursuitError, code="forbidden"):
     """The token lacks the scope."""
 
-    code = "forbidden"
+
+class MethodNotAllowed(PursuitError, code="method_not_allowed"):
+    """The path does not support this method."""
 
 
-class MethodNotAllowed(PursuitError):
-    """The path has another method."""
-
-    code = "method_not_allowed"
+class RequestTimeout(PursuitError, code="request_timeout"):
+    """The body was not complete in time."""
 
 
-class RequestTimeout(PursuitError):
-    """The body did not arrive whole in time."""
-
-    code = "request_timeout"
-
-
-class TooLarge(PursuitError):
+class TooLarge(PursuitError, code="too_large"):
     """The body is too large."""
-
-    code = "too_large"
 
 
 def _response(document: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -119,20 +107,19 @@ def _error_response(error: PursuitError, oauth: OAuth | None) -> Response:
     elif isinstance(error, MethodNotAllowed):
         headers["Allow"] = error.details["allowed"]
     elif isinstance(error, RequestTimeout):
-        headers["Connection"] = "close"  # the rest of the body could still come
-    elif isinstance(error, UpstreamUnavailable):
+        headers["Connection"] = "close"  # the rest of the body may still arrive
+    elif isinstance(error, KeysUnavailable):
         headers["Retry-After"] = "10"
     return _response(error.as_dict(), STATUSES.get(error.code, STATUSES["internal_error"]), headers)
 
 
 Handler = Callable[[Request, Caller], Awaitable[dict[str, Any]]]
 
-_SCHEME = "bearer "
 _LONGEST = 80
 
 
 class OperatorsOnly:
-    """One path with the handlers of its methods; `verb` is the name of a POST in the audit."""
+    """A path with the handlers of its methods; `verb` is the name of a POST in the audit."""
 
     def __init__(
         self, handlers: Mapping[str, Handler], *, tokens: Tokens, oauth: OAuth | None, audit: Audit, verb: str = ""
@@ -144,7 +131,6 @@ class OperatorsOnly:
         self._verb = verb
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request."""
         try:
             response = _response(await self._answer(Request(scope, receive)))
         except PursuitError as error:
@@ -165,40 +151,32 @@ class OperatorsOnly:
             if handler is None or request.method != "POST":
                 raise refusal
             given = {name: str(value)[:_LONGEST] for name, value in request.path_params.items()}
-            async with self._audit.control(caller, self._verb, None, given):  # an attempt to change something
+            async with self._audit.control(caller, self._verb, None, given):  # records the attempted change
                 raise refusal
         if handler is None:
             known = ", ".join(self._handlers)
-            raise MethodNotAllowed(f"this path takes {known} alone", allowed=known)
+            raise MethodNotAllowed(f"only {known} is allowed", allowed=known)
         return await handler(request, caller)
 
     async def _caller(self, request: Request) -> tuple[Caller, Collection[str]]:
-        """The holder of the request's token, and its scopes."""
-        shown = request.headers.get("authorization", "")
-        if not shown.lower().startswith(_SCHEME):
-            raise Unauthorized(
-                f"an operator's token is needed, as `Authorization: Bearer …`: `{advice('pursuit token --operator')}`"
+        user = await self._verifier.user(request)
+        if user is None:
+            needed = (
+                f"an operator's token is required, as `Authorization: Bearer …`: `{advice('pursuit token --operator')}`"
             )
-        try:
-            found = await self._verifier.verify_token(shown[len(_SCHEME) :])
-        except KeysUnavailable as error:
-            raise UpstreamUnavailable(str(error)) from error
-        if found is None:
-            raise Unauthorized(f"this token is not known, was revoked or has expired; use `{advice('pursuit token')}`")
-        owner = owner_of(found)
-        subject = None if OPERATOR_SCOPE in found.scopes else owner
-        return Caller(who=found.client_id, transport="http", subject=subject, holder=owner), found.scopes
+            unknown = f"this token is unknown, revoked or expired; use `{advice('pursuit token')}`"
+            raise Unauthorized(unknown if "authorization" in request.headers else needed)
+        token = user.access_token
+        owner = owner_of(token)
+        subject = None if OPERATOR_SCOPE in token.scopes else owner
+        return Caller(who=token.client_id, transport="http", subject=subject, holder=owner), token.scopes
 
 
 PATH: Final = "/approvals"
-LARGEST_BODY: Final = 64 * 1024
-_FILTER = "session_id"
-_REVEAL = "reveal"
+MAX_BODY: Final = 64 * 1024
 
 
 class ApprovalAnswer(InputModel):
-    """The body of an answer."""
-
     answer: Permission
     reason: Annotated[str, StringConstraints(max_length=LONGEST_REASON)] | None = None
     unseen: bool = False
@@ -207,17 +185,16 @@ class ApprovalAnswer(InputModel):
 def approval_routes(
     service: Service, tokens: Tokens, oauth: OAuth | None = None, limits: MessageLimits = LIMITS
 ) -> list[Route]:
-    """The routes; `tokens` and `oauth` say who may answer."""
+    """The routes; `tokens` and `oauth` decide who may answer."""
     approvals = Approvals(service)
 
     async def waiting(request: Request, _caller: Caller) -> dict[str, Any]:
-        return {"approvals": [ApprovalRow.of(one).as_json() for one in await approvals.open(_one_of(request, _FILTER))]}
+        found = await approvals.open(request.query_params.get("session_id"))
+        return {"approvals": [ApprovalRow.of(one).as_json() for one in found]}
 
     async def show(request: Request, caller: Caller) -> dict[str, Any]:
-        reveal = _one_of(request, _REVEAL) or "false"
-        if reveal not in ("true", "false"):
-            raise ValidationFailed([Fault(field=_REVEAL, reason="must be true or false")], "wrong parameters")
-        found = await approvals.show(request.path_params["approval_id"], reveal=reveal == "true", caller=caller)
+        reveal = request.query_params.get("reveal") == "true"
+        found = await approvals.show(request.path_params["approval_id"], reveal=reveal, caller=caller)
         return ApprovalRow.of(found).as_json()
 
     async def answer(request: Request, caller: Caller) -> dict[str, Any]:
@@ -235,34 +212,18 @@ def approval_routes(
     ]
 
 
-def _one_of(request: Request, known: str) -> str | None:
-    """The one parameter that the query may have, or None."""
-    given = request.query_params.multi_items()
-    faults = [
-        Fault(field=name[:_LONGEST], reason=f"is not a known parameter; there is {known}")
-        for name, _ in given
-        if name != known
-    ]
-    values = [value for name, value in given if name == known]
-    if len(values) > 1:
-        faults.append(Fault(field=known, reason=f"is given {len(values)} times; give it once"))
-    if faults:
-        raise ValidationFailed(faults, "wrong parameters")
-    return values[0] if values else None
-
-
 async def read_body(request: Request, seconds: float) -> bytes:
-    """The body; reading stops at the limits of size and time. It is read only for a caller that may send one."""
+    """Reads the body, up to the limits of size and time; only for authorized callers."""
     received = bytearray()
     try:
         with anyio.fail_after(seconds):
             async with aclosing(request.stream()) as stream:
                 async for chunk in stream:
                     received += chunk
-                    if len(received) > LARGEST_BODY:
-                        raise TooLarge(f"the body is larger than {LARGEST_BODY} bytes", limit=LARGEST_BODY)
+                    if len(received) > MAX_BODY:
+                        raise TooLarge(f"the body is larger than {MAX_BODY} bytes", limit=MAX_BODY)
     except TimeoutError:
-        why = f"the body did not arrive whole within {seconds:g} s (limit `request_seconds`); send it again"
+        why = f"the body was not complete within {seconds:g} s (limit `request_seconds`); send it again"
         raise RequestTimeout(why, limit=seconds) from None
     return bytes(received)
 

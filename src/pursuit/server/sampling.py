@@ -1,8 +1,8 @@
 """Asks the model of the MCP client that drives a mission, by `sampling/createMessage`.
 
-Before 2026-07-28 the server sends the question while the call is under way. Since then the call is answered with the
-question, and the answer comes with the client's next call.
-Invariant: each result of a client is an answer or a reason why there is none (`NoAnswer`).
+Before 2026-07-28 the server sends the question during the call. Since then the call returns the question, and the
+answer comes with the client's next call.
+Invariant: each result of a client is an answer or a `NoAnswer` with the reason.
 """
 
 from __future__ import annotations
@@ -32,22 +32,30 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from pursuit.core.events import ModelAnswer, Request
-from pursuit.proposers.language import AssistantMessage, Message, ModelRequest, NoAnswer, NoAnswerYet, UserMessage
+from pursuit.proposers.language import (
+    AssistantMessage,
+    Message,
+    ModelRequest,
+    NoAnswer,
+    NoAnswerYet,
+    UserMessage,
+    storable,
+    wanted_call,
+)
 from pursuit.proposers.model.conversation import quoted
-from pursuit.proposers.model.text_calls import describe_tools, read_calls, storable, wanted_call
+from pursuit.proposers.model.text_calls import describe_tools, read_calls
 from pursuit.server.errors import Context, as_object
 
 NAME = "sampling"
-MOST_UNANSWERED = 3
-"""How often clients get the same question without an answer before that is a failure of the proposer."""
+MAX_UNANSWERED = 3
+"""The number of unanswered repetitions of a question that count as a failure of the proposer."""
 
-CALL_AGAIN = "the client's model proposes: call mission_iterate again, and the server asks it"
-LONGEST_REASON = 500
+CALL_AGAIN = "the client's model proposes: call mission_iterate again; the server then asks the model"
+MAX_REASON = 500
 _WHY = "pursuit/reason"
 
 
 def declares_sampling(ctx: Context) -> bool:
-    """Whether the client says that it has a model."""
     capabilities = ctx.session.client_capabilities
     return capabilities is not None and capabilities.sampling is not None
 
@@ -59,7 +67,7 @@ def question_names(iteration: int, attempt: int, compactions: int) -> dict[Reque
 
 
 class _Form:
-    """How one client gets questions: with tools, or with the tools described in the prompt."""
+    """The form of questions for a client: with tools, or with the tools described in the prompt."""
 
     def __init__(self, ctx: Context, preferences: Mapping[str, Any] | None) -> None:
         capabilities = ctx.session.client_capabilities
@@ -68,7 +76,7 @@ class _Form:
         self._preferences = None if preferences is None else ModelPreferences.model_validate(preferences, by_name=False)
 
     def filled(self, request: ModelRequest) -> CreateMessageRequest:
-        """The question; a client whose model takes no tools gets them described in the prompt."""
+        """The question; the tools are in the prompt if the client's model does not support tools."""
         messages = request.messages
         if not self.native:
             first, *rest = messages
@@ -90,7 +98,7 @@ class _Form:
         return CreateMessageRequest(params=params)
 
     def read(self, result: CreateMessageResultWithTools) -> ModelAnswer:
-        """The answer; MCP does not say what it used up, so it counts as nothing."""
+        """The answer; its usage counts as zero, because MCP does not report it."""
         calls = [
             wanted_call(part.name, part.input, part.id)
             for part in result.content_as_list
@@ -104,7 +112,7 @@ class _Form:
 
 
 def _message(message: Message, *, native: bool) -> tuple[Literal["user", "assistant"], list[Any]]:
-    """A message in MCP's form: with its calls and results, or, for a model that takes no tools, in words."""
+    """A message in MCP's form: with calls and results, or as text for a model without tools."""
     if isinstance(message, UserMessage):
         return "user", [TextContent(text=message.text)]
     if isinstance(message, AssistantMessage):
@@ -126,7 +134,7 @@ def _message(message: Message, *, native: bool) -> tuple[Literal["user", "assist
 
 
 def _merged(parts: Iterable[tuple[Literal["user", "assistant"], list[Any]]]) -> list[SamplingMessage]:
-    """Messages whose roles alternate; but MCP wants the results of calls in a message without any other content."""
+    """Merges messages so that roles alternate; MCP requires results of calls in separate messages."""
     found: list[SamplingMessage] = []
     kind: tuple[str, bool] | None = None
     for role, content in parts:
@@ -142,7 +150,7 @@ def _merged(parts: Iterable[tuple[Literal["user", "assistant"], list[Any]]]) -> 
 
 
 class PushedModel:
-    """Asks while the call is under way, before 2026-07-28."""
+    """Asks during the call, before 2026-07-28."""
 
     name = NAME
     terms = None
@@ -153,7 +161,6 @@ class PushedModel:
         self._form = _Form(ctx, preferences)
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
-        """Asks over the connection of the call."""
         related = ServerMessageMetadata(related_request_id=self._ctx.request_id)
         try:
             result = await self._ctx.session.send_request(
@@ -166,15 +173,14 @@ class PushedModel:
                 raise NoAnswerYet(CALL_AGAIN) from None
             raise NoAnswer(f"the client's model did not answer: {_line(error.message)}") from None
         except ValidationError:
-            raise NoAnswer("the client's answer is no result of sampling/createMessage") from None
+            raise NoAnswer("the client's answer is not a result of sampling/createMessage") from None
         return self._form.read(result)
 
 
 class CarriedModel:
-    """Answers with what the client brought, since 2026-07-28; keeps the first question that has no answer yet.
+    """Uses the answers that the client brought, since 2026-07-28; keeps the first unanswered question.
 
-    `brought` holds answers by the names of their questions. `unanswered` counts how often the client got the current
-    question before.
+    `brought` holds answers by question name. `unanswered` counts how often the client got the current question before.
     """
 
     name = NAME
@@ -196,25 +202,25 @@ class CarriedModel:
         self.question: tuple[str, CreateMessageRequest] | None = None
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
-        """What the client brought for this question, once."""
+        """Returns the client's answer to this question, once."""
         name = question_names(request.iteration, request.attempt, request.compactions)[request.purpose]
         unanswered, self._unanswered = self._unanswered, 0
         if name in self._brought:
             return self._form.read(_result(self._brought.pop(name)))
-        if unanswered >= MOST_UNANSWERED:
-            raise NoAnswer(f"the client's model was asked {unanswered} times, and no answer came")
+        if unanswered >= MAX_UNANSWERED:
+            raise NoAnswer(f"the client's model was asked {unanswered} times and did not answer")
         if self._may_ask:
             self.question = (name, self._form.filled(request))
         raise NoAnswerYet(CALL_AGAIN)
 
 
 ClientModel = PushedModel | CarriedModel
-"""A client's model; `question` is what the client must be asked before the mission can go on, and its name."""
+"""A client's model; `question` is the named question that the client must answer before the mission can continue."""
 
 
 def declined(why: str) -> dict[str, Any]:
-    """The stand-in for the answer of a client that answered with an error."""
-    return {"action": "decline", "_meta": {_WHY: why[:LONGEST_REASON]}}
+    """The stored answer for a client that returned an error."""
+    return {"action": "decline", "_meta": {_WHY: why[:MAX_REASON]}}
 
 
 def _result(said: object) -> CreateMessageResultWithTools:
@@ -223,12 +229,12 @@ def _result(said: object) -> CreateMessageResultWithTools:
         why = as_object(given.get("_meta")).get(_WHY)
         if why is not None:
             raise NoAnswer(f"the client's model did not answer: {_line(str(why))}")
-        raise NoAnswer("the client's user did not let its model be asked")
+        raise NoAnswer("the client's user refused the request to its model")
     try:
         return CreateMessageResultWithTools.model_validate(given, by_name=False)
     except ValidationError:
-        raise NoAnswer("the client's answer is no result of sampling/createMessage") from None
+        raise NoAnswer("the client's answer is not a result of sampling/createMessage") from None
 
 
 def _line(text: str) -> str:
-    return storable(" ".join(text.split()))[:LONGEST_REASON]
+    return storable(" ".join(text.split()))[:MAX_REASON]

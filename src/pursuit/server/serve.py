@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -38,32 +38,30 @@ async def serve(
     page: Callable[[Runtime], AbstractAsyncContextManager[Sequence[Route]]] | None = None,
     listening: Callable[[str], None] | None = None,
 ) -> None:
-    """Serves missions, or as a gateway the configured servers, whose configuration is read again on SIGHUP.
+    """Serves missions, or with `gateway` the configured servers; SIGHUP reloads a gateway's configuration.
 
-    Over HTTP until cancelled, or without an address over standard input until that ends. `page` opens the routes of
-    the operator's page, which HTTP serves beside MCP.
+    Serves HTTP at `door` until cancelled; without `door`, serves stdio until standard input ends. `page` opens the
+    routes of the operator's page, which HTTP serves beside MCP.
     """
-    if gateway is not None:
-        _return_large_blocks()
     composed = mission_server(runtime) if gateway is None else _reloading(runtime, gateway)
     if door is None:
         async with runtime, composed as server:
             event(log, logging.INFO, "serving", transport="stdio")
-            await serve_stdio(server, any_text=gateway is not None)  # a gateway passes text on unchanged
+            await serve_stdio(server)
             event(log, logging.INFO, "the client has gone")
         return
     from pursuit.server.access import MISSIONS, UPSTREAM  # noqa: PLC0415
     from pursuit.server.http import serve_http  # noqa: PLC0415
     from pursuit.server.operator_api import approval_routes  # noqa: PLC0415 - stdio starts without a web stack
 
-    any_text, rules = (False, MISSIONS) if gateway is None else (True, UPSTREAM)
-    # A server that does not get its address starts nothing: no schedule, no mission, no process.
+    rules = MISSIONS if gateway is None else UPSTREAM
+    # Bound first: without its address, the server must not start schedules, missions or processes.
     with closing(await anyio.to_thread.run_sync(door.listen)) as listener:
         runtime.serves_http = True
         async with runtime, composed as server, nullcontext(()) if page is None else page(runtime) as more:
             own = [] if door.operators is None else approval_routes(runtime.runner, door.operators, door.oauth)
             routes = [*own, *more]
-            await serve_http(server, door, listener, routes=routes, any_text=any_text, rules=rules, listening=listening)
+            await serve_http(server, door, listener, routes=routes, rules=rules, listening=listening)
 
 
 async def serve_page(
@@ -72,23 +70,11 @@ async def serve_page(
     page: Callable[[Runtime], AbstractAsyncContextManager[Sequence[Route]]],
     listening: Callable[[str], None],
 ) -> None:
-    """Serves the operator's page alone, until cancelled: no MCP, and no mission is driven."""
+    """Serves only the operator's page, without MCP and without driving missions, until cancelled."""
     from pursuit.server.http import serve_http  # noqa: PLC0415 - stdio starts without a web stack
 
     async with runtime, page(runtime) as routes:
         await serve_http(None, door, routes=routes, listening=listening)
-
-
-M_MMAP_THRESHOLD = -3
-LARGE_BLOCK = 1 << 20
-
-
-def _return_large_blocks() -> None:
-    """Makes the C library return large blocks once they are free; glibc would keep them after the first."""
-    import ctypes  # noqa: PLC0415 - only a gateway passes on messages of any size
-
-    with suppress(OSError, AttributeError):  # not every C library has it
-        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
 
 
 @asynccontextmanager

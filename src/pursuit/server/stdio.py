@@ -1,11 +1,11 @@
 """Serves MCP over standard input and output.
 
 While it serves, other writes to standard output go to standard error, and children read an empty standard input.
-Invariant: the client gets only whole JSON-RPC lines, a line that is no message is refused and the next one served, and
-a signal ends the serving at once.
+Invariant: the client gets only complete JSON-RPC lines, an invalid line is refused without affecting later ones, and a
+signal ends the server immediately.
 
-The SDK's own transport reads each line in a worker thread, which a signal cannot interrupt. Pipes, sockets and
-terminals need none; anything else (a file) is left to the SDK.
+The SDK's transport reads each line in a worker thread, which a signal cannot interrupt. Pipes, sockets and terminals
+are read without one; anything else (a file) is left to the SDK.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from mcp_types import (
     PARSE_ERROR,
     ErrorData,
     JSONRPCError,
-    JSONRPCMessage,
     JSONRPCNotification,
     JSONRPCRequest,
     JSONRPCResponse,
@@ -38,22 +37,19 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from pursuit.config.servers import LIMITS
-from pursuit.upstream.transport import DispatcherStream, TooDeep, read_message, write_message
+from pursuit.upstream.transport import DispatcherStream, TooDeep, write_message
 
-LONGEST_LINE = LIMITS.result
+MAX_LINE = LIMITS.result
 TOO_LONG = b"(too long)\n"
 LAST_ANSWERS = 1.0
-"""Seconds for the responses to requests that came just before the end of the input."""
+"""Seconds for responses to requests just before the end of the input."""
 
 
-async def serve_stdio(server: Server[Any], *, any_text: bool = False) -> None:
-    """Serves one client until it closes our standard input.
-
-    With `any_text` the server takes lone surrogates, which JSON can express and Unicode cannot.
-    """
+async def serve_stdio(server: Server[Any]) -> None:
+    """Serves one client until it closes our standard input."""
     options = server.create_initialization_options()
     if _can_wait(0) and _can_wait(1):
-        async with _own_pipes(any_text=any_text) as (inbox, outbox):
+        async with _own_pipes() as (inbox, outbox):
             await server.run(inbox, outbox, options)
     else:
         async with stdio_server() as (read, write):
@@ -61,7 +57,6 @@ async def serve_stdio(server: Server[Any], *, any_text: bool = False) -> None:
 
 
 def _can_wait(descriptor: int) -> bool:
-    """Whether the event loop can wait for it."""
     try:
         mode = os.fstat(descriptor).st_mode
     except OSError:
@@ -70,10 +65,8 @@ def _can_wait(descriptor: int) -> bool:
 
 
 @asynccontextmanager
-async def _own_pipes(
-    *, any_text: bool
-) -> AsyncGenerator[tuple[MemoryObjectReceiveStream[SessionMessage | Exception], _Outbox]]:
-    """The client's messages, and where ours go."""
+async def _own_pipes() -> AsyncGenerator[tuple[MemoryObjectReceiveStream[SessionMessage | Exception], _Outbox]]:
+    """The streams of the client's messages and of ours."""
     sys.stdout.flush()
     source, sink = os.dup(0), os.dup(1)
     terminal = os.dup(0) if os.isatty(0) else None
@@ -82,28 +75,25 @@ async def _own_pipes(
         os.close(other)
     loop = asyncio.get_running_loop()
     send, receive = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    lines = asyncio.StreamReader(limit=LONGEST_LINE)
+    lines = asyncio.StreamReader(limit=MAX_LINE)
     reading, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), os.fdopen(source, "rb", 0))
     writing, protocol = await loop.connect_write_pipe(_Writable, os.fdopen(sink, "wb", 0))
     outbox = _Outbox(writing, protocol)
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_read, lines, send, outbox, any_text)
+            tasks.start_soon(_read, lines, send, outbox)
             yield receive, outbox
             tasks.cancel_scope.cancel()
     finally:
         reading.close()
         writing.close()
-        if terminal is not None:  # the shell shares it, and expects blocking reads
+        if terminal is not None:  # the shell shares the terminal and expects blocking reads
             os.set_blocking(terminal, True)
             os.close(terminal)
 
 
 async def _read(
-    lines: asyncio.StreamReader,
-    send: MemoryObjectSendStream[SessionMessage | Exception],
-    outbox: _Outbox,
-    any_text: bool,
+    lines: asyncio.StreamReader, send: MemoryObjectSendStream[SessionMessage | Exception], outbox: _Outbox
 ) -> None:
     with send, suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
         while True:
@@ -113,7 +103,7 @@ async def _read(
             if not line.strip():
                 continue
             try:
-                message = _message(line, any_text=any_text)
+                message = jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValidationError as error:
                 refusal = _refusal(line, error)
                 if refusal is not None:
@@ -123,7 +113,7 @@ async def _read(
                 case JSONRPCRequest():
                     outbox.owed.add(message.id)
                 case JSONRPCNotification(method="notifications/cancelled", params={"requestId": int() | str() as id_}):
-                    outbox.owed.discard(id_)  # a cancelled request gets no response
+                    outbox.owed.discard(id_)  # cancelled requests get no response
                 case _:
                     pass
             await send.send(SessionMessage(message))
@@ -132,7 +122,7 @@ async def _read(
 
 
 async def _line(lines: asyncio.StreamReader) -> bytes:
-    """The next line, empty at the end; a line beyond the limit is skipped, and `TOO_LONG` stands for it."""
+    """The next line, empty at the end; returns `TOO_LONG` in place of a line beyond the limit."""
     too_long = False
     while True:
         try:
@@ -147,7 +137,7 @@ async def _line(lines: asyncio.StreamReader) -> bytes:
 
 
 def _refusal(line: bytes, error: ValidationError) -> JSONRPCError | None:
-    """The error for a line that is no message, so that its client does not wait forever; None for a response."""
+    """The error for an invalid line, so that its client does not wait forever; None for a response."""
     said: object = None
     with suppress(ValueError, RecursionError):
         said = json.loads(line)
@@ -156,7 +146,7 @@ def _refusal(line: bytes, error: ValidationError) -> JSONRPCError | None:
         return None
     fault = error.errors(include_url=False, include_input=False)[0]
     if line is TOO_LONG:
-        code, why = PARSE_ERROR, f"a message has at most {LONGEST_LINE} bytes (limit `result`)"
+        code, why = PARSE_ERROR, f"a message has at most {MAX_LINE} bytes (limit `result`)"
     elif "recursion limit" in fault["msg"]:
         code, why = PARSE_ERROR, f"a message {TooDeep()}"
     elif fault["type"] == "json_invalid":
@@ -170,19 +160,7 @@ def _refusal(line: bytes, error: ValidationError) -> JSONRPCError | None:
     return JSONRPCError(jsonrpc="2.0", id=known, error=ErrorData(code=code, message=why))
 
 
-def _message(line: bytes, *, any_text: bool) -> JSONRPCMessage:
-    try:
-        return jsonrpc_message_adapter.validate_json(line, by_name=False)
-    except ValidationError:
-        if any_text and line is not TOO_LONG:
-            with suppress(ValueError):
-                return read_message(line)
-        raise
-
-
 class _Writable(asyncio.Protocol):
-    """The flow control of the output pipe."""
-
     def __init__(self) -> None:
         self.ready = asyncio.Event()
         self.ready.set()
@@ -200,7 +178,7 @@ class _Writable(asyncio.Protocol):
 
 
 class _Outbox(DispatcherStream):
-    """The server's messages to the client; `owed` holds the requests that have no response yet."""
+    """The server's messages to the client; `owed` holds the unanswered requests."""
 
     def __init__(self, transport: asyncio.WriteTransport, protocol: asyncio.BaseProtocol) -> None:
         self._transport = transport
@@ -209,7 +187,6 @@ class _Outbox(DispatcherStream):
         self.owed: set[int | str] = set()
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Writes one line."""
         message = item.message
         if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
             self.owed.discard(message.id)
@@ -222,10 +199,8 @@ class _Outbox(DispatcherStream):
         await self._protocol.ready.wait()
 
     async def settled(self) -> None:
-        """Returns when every request has its response."""
         while self.owed:
             await self._paid.wait()
 
     async def aclose(self) -> None:
-        """Closes the output; what was written still goes out."""
         self._transport.close()

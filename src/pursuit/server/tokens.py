@@ -1,7 +1,7 @@
 """The bearer tokens of clients and operators, stored as hashes in one file beside the ledger.
 
-Invariants: a token itself is never stored, except the one of this machine's user (`Tokens.local`), in a file of its
-own; with a damaged file no token is accepted; two processes that change the file at the same time lose no entry.
+Invariants: tokens are never stored, except the token of this machine's user (`Tokens.local`), in a separate file; with
+a damaged file no token is accepted; concurrent changes of the file lose no entries.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PREFIX: Final = "pursuit_"
 
 Right = Literal["approve-own"]
 RIGHTS: tuple[Right, ...] = get_args(Right)
-"""`approve-own`: answers of its user to approvals of its own calls count over HTTP, if that channel is listed."""
+"""`approve-own`: its user may answer approvals of its own calls over HTTP, if that channel is listed."""
 
 Scope = Literal["missions:read", "missions:write", "tools:call", "tasks:*", "approvals:answer"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -44,28 +44,27 @@ _BYTES = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenHolder:
-    """The name of a token, its hash, and whether it is an operator's, which sees the missions of all clients."""
+    """A token's name, hash and role; an operator's token sees the missions of all clients."""
 
     name: Annotated[str, msgspec.Meta(pattern=rf"\A{TOKEN_NAME.pattern}\Z")]
     sha256: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
     created_at: str
     operator: bool = False
     subject: str | None = None
-    """The hash of the token that this one was rotated from, and of those before it the first."""
+    """The hash of the first token in the chain of rotations that led to this one."""
     may: tuple[Right, ...] = ()
-    """What else a client with it may do."""
+    """Additional rights."""
     expires_at: str | None = None
     scopes: tuple[Scope, ...] | None = None
-    """None is every scope of a client; for an operator also that of answering approvals."""
+    """None means all scopes of a client; for an operator also that of answering approvals."""
 
     @property
     def granted(self) -> tuple[Scope, ...]:
-        """The scopes that it has."""
         return (SCOPES if self.operator else CLIENT_SCOPES) if self.scopes is None else self.scopes
 
     @property
     def expired(self) -> bool:
-        """Whether its time is over; an unreadable time is."""
+        """True if the token has expired or its expiry is unreadable."""
         try:
             return self.expires_at is not None and datetime.fromisoformat(self.expires_at) <= datetime.now(tz=UTC)
         except (ValueError, TypeError):  # TypeError: a time without a zone
@@ -73,7 +72,6 @@ class TokenHolder:
 
     @property
     def owner(self) -> str:
-        """What the records of its holder belong to."""
         return self.subject or self.sha256
 
 
@@ -84,18 +82,18 @@ class _TokenFile:
 
 
 class NameTaken(InvalidArgument):
-    """A token has that name already."""
+    """Another token already has that name."""
 
 
 class PrivateFile:
-    """A file that its owner alone can read, and that one process at a time changes."""
+    """A file that only its owner can read, changed by one process at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @contextmanager
     def alone(self) -> Generator[None]:
-        """While it lasts, no other process can change the file."""
+        """Locks the file against changes by other processes."""
         try:
             make_private_folder(self.path.parent)
             lock = open_private(self.path.with_name(f"{self.path.name}.lock"))
@@ -136,7 +134,6 @@ class Tokens:
 
     @classmethod
     def beside(cls, ledger: Path) -> Tokens:
-        """The tokens that belong to a ledger."""
         return cls(ledger.with_name(TOKENS_FILE))
 
     def make(
@@ -148,7 +145,7 @@ class Tokens:
         scopes: Sequence[Scope] | None = None,
         seconds: float | None = None,
     ) -> str:
-        """A new token of 256 random bits, for so many seconds. It is returned once; only its hash is stored."""
+        """Creates a token of 256 random bits that expires after `seconds`; only its hash is stored."""
         require_name(name)
         token, granted = _new_token(), None if scopes is None else tuple(scopes)
         entry = _entry(name, token, operator=operator, may=tuple(may), scopes=granted)
@@ -158,18 +155,18 @@ class Tokens:
         with self._alone() as entries:
             if any(one.name == name for one in entries):
                 raise NameTaken(
-                    f"there is a token named {name!r} already; choose another name, or revoke it first", name=name
+                    f"a token named {name!r} already exists; choose another name, or revoke it first", name=name
                 )
             self._write((*entries, entry))
         return token
 
     @property
     def local_file(self) -> Path:
-        """The file with the token that `local` gives, readable by its owner alone."""
+        """The file with the token that `local` returns, readable only by its owner."""
         return self.path.with_name(LOCAL_FILE)
 
     def local(self) -> tuple[str, bool]:
-        """The client token of the user of this machine, and whether it was made now, because there was none."""
+        """The client token of this machine's user, and whether it was created just now."""
         with self._alone() as entries:
             kept = self._kept()
             if any(one.sha256 == fingerprint(kept) for one in entries):
@@ -182,13 +179,13 @@ class Tokens:
             return token, True
 
     def local_if_needed(self) -> str | None:
-        """A token for the user of this machine, if clients have none at all."""
+        """A token for this machine's user, if clients do not have any token."""
         return None if any(not one.operator and not one.expired for one in self.holders()) else self.local()[0]
 
     def rotate(self, name: str) -> str:
-        """A new token in place of the one of that name, which is refused from now on; what it owns is kept.
+        """Replaces the token of that name by a new one, which keeps its records; the old token is refused.
 
-        One that expires lives as long again.
+        An expiring token gets its full lifetime again.
         """
         token, now = _new_token(), datetime.now(tz=UTC)
         with self._alone() as entries:
@@ -205,7 +202,6 @@ class Tokens:
         return token
 
     def free_name(self) -> str:
-        """A name that no token has yet."""
         taken = {entry.name for entry in self.holders()}
         return next(name for number in range(1, len(taken) + 2) if (name := f"token-{number}") not in taken)
 
@@ -224,7 +220,7 @@ class Tokens:
         ]
 
     def revoke(self, name: str) -> None:
-        """Removes a token; servers refuse it from the next request on."""
+        """Removes a token; servers refuse it from the next request."""
         with self._alone() as entries:
             gone = _named(entries, name)
             self._write(tuple(one for one in entries if one is not gone))
@@ -236,19 +232,19 @@ class Tokens:
         shown = fingerprint(token)
         found: TokenHolder | None = None
         for entry in self.holders():
-            # All are compared, so that the time does not depend on which one matches.
+            # Compares all, so that the time does not depend on which token matches.
             if hmac.compare_digest(entry.sha256, shown):
                 found = entry
         return None if found is None or found.expired else found
 
     def owned(self, owner: str) -> TokenHolder | None:
-        """The valid token whose records belong to this owner: it, or the one that it was rotated to."""
+        """The valid token whose records belong to this owner: the original or its latest rotation."""
         return next((one for one in self.holders() if one.owner == owner and not one.expired), None)
 
     def of_page(self) -> TokenHolder:
-        """The operator's token that the page's sign-in links stand for; it is made if there is none.
+        """The operator's token behind the page's sign-in links; created if missing.
 
-        Only its hash is stored, so no client can show it; revoking it ends the sessions of the page.
+        Only its hash is stored, so no client can present it; revoking it ends the page's sessions.
         """
         with self._alone() as entries:
             found = next((one for one in entries if one.name == PAGE_NAME and one.operator), None)
@@ -260,7 +256,6 @@ class Tokens:
             return found
 
     def holders(self) -> tuple[TokenHolder, ...]:
-        """All tokens."""
         try:
             at = self.path.stat()
         except FileNotFoundError:
@@ -276,12 +271,12 @@ class Tokens:
 
     @contextmanager
     def _alone(self) -> Generator[tuple[TokenHolder, ...]]:
-        """The entries of the file, while no other process can change it."""
+        """The entries of the file, under its lock."""
         with PrivateFile(self.path).alone():
             yield _read(self.path) if self.path.exists() else ()
 
     def _kept(self) -> str:
-        """The token of `local_file`; empty if there is none."""
+        """The token in `local_file`; empty if missing."""
         try:
             return self.local_file.read_text(encoding="utf-8").strip()
         except (FileNotFoundError, UnicodeDecodeError):
@@ -298,7 +293,6 @@ def _new_token() -> str:
 
 
 def _entry(name: str, token: str, **more: Any) -> TokenHolder:
-    """A token as it is stored when it is made."""
     return TokenHolder(name=name, sha256=fingerprint(token), created_at=_iso(datetime.now(tz=UTC)), **more)
 
 
@@ -311,17 +305,15 @@ def _named(entries: Sequence[TokenHolder], name: str) -> TokenHolder:
     found = next((one for one in entries if one.name == name), None)
     if found is None:
         known = ", ".join(one.name for one in entries) or "none"
-        raise InvalidArgument(f"there is no token named {name!r}; there are: {known}", name=name)
+        raise InvalidArgument(f"unknown token {name!r}; known: {known}", name=name)
     return found
 
 
 def role_of(*, operator: bool) -> str:
-    """The name of the role."""
     return "operator" if operator else "client"
 
 
 def require_name(name: str) -> None:
-    """Refuses a name that no token can have."""
     if TOKEN_NAME.fullmatch(name) is None:
         raise InvalidArgument(f"{name!r} is not a token name: use 1 to 64 letters, digits, '.', '_' and '-'", name=name)
 
@@ -340,7 +332,7 @@ def _read(path: Path) -> tuple[TokenHolder, ...]:
         raise _unusable(path, "read", error) from error
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidArgument(
-            f"{path} is damaged ({error}), so no token is accepted; repair it, or remove it and make new tokens "
+            f"{path} is damaged ({error}), so no token is accepted; repair it, or remove it and create new tokens "
             f"with `{advice('pursuit token')}`",
             path=str(path),
         ) from error

@@ -1,8 +1,8 @@
-"""Approvals of missions, of their agents and of gateways: which are open, and how one is answered.
+"""Lists and answers the approvals of missions, of their agents and of gateways.
 
-Invariant: the first answer of a person in the ledger counts, and one that comes too late raises `Conflict`; a yes
-counts only by a channel that the operator listed, and a client's own yes only in the dialog of its user. Each answer
-has one line in the audit.
+Invariant: a person's first answer in the ledger counts, and a later one raises `Conflict`; an approval counts only over
+a channel that the operator listed, and a client's own approval only in the dialog of its user. Each answer has one line
+in the audit.
 """
 
 from __future__ import annotations
@@ -22,17 +22,15 @@ from pursuit.core.approvals import (
     Questions,
     answer_event,
     expiry_event,
-    read_question,
     shown_event,
 )
 from pursuit.core.audit import masked
 from pursuit.core.events import (
-    ApprovalAnswered,
-    ApprovalAsked,
     ApprovalExpired,
     Channel,
     OperatorEvent,
     Permission,
+    decoded,
 )
 from pursuit.core.gateway_events import (
     GatewayApprovalAnswered,
@@ -41,45 +39,31 @@ from pursuit.core.gateway_events import (
     decode_gateway,
     encode_gateway,
 )
-from pursuit.core.history import decoded
-from pursuit.core.pins import PINS, PinState, decode_pin
 from pursuit.core.report import ApprovalRow, iso
 from pursuit.core.state import MissionState
 from pursuit.errors import (
     ApprovalNeeded,
+    ApprovalNotFound,
     Conflict,
     Fault,
     InvalidArgument,
     PolicyDenied,
-    SessionNotFound,
     ValidationFailed,
     advice,
 )
 from pursuit.ledger.contract import ANY, Draft, every_stream
-from pursuit.policy.traits import LONGEST_FORM, whole_question
+from pursuit.policy.traits import MAX_FORM, whole_question
 from pursuit.reports.wording import moment
 from pursuit.service.audit import Caller
 from pursuit.service.gateway_journal import ASKING, GATEWAY_ID, KIND, read_questions
-from pursuit.service.queries import require_id
 from pursuit.service.service import Service, storable_reason
 from pursuit.upstream.pins import accept
 
-LOOK_BACK = 20_000
-"""Events of a mission in which the last approved call of a tool is looked for."""
-_CHUNK = 2_000
 Word = OperatorEvent | ApprovalExpired | GatewayApprovalAnswered | GatewayApprovalShown
-
-
-class ApprovalNotFound(SessionNotFound):
-    """No open question has that id."""
-
-    code = "approval_not_found"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """What a person answered, the question after that, and the status of the mission, or `open` of a gateway."""
-
     approval: Approval
     answer: Permission
     by: str
@@ -87,85 +71,69 @@ class Answered:
 
     @property
     def needs_more(self) -> bool:
-        """Whether other people must say yes, too."""
         return self.answer in GRANTS and self.approval.answer is None
 
     def row(self) -> dict[str, Any]:
-        """As JSON."""
         row = msgspec.structs.replace(ApprovalRow.of(self.approval), answer=self.answer, by=self.by)
         return {**row.as_json(), "status": self.status}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalDetail:
-    """What a person compares before an answer: the question and the last approved call of the same tool.
-
-    `definition` is that of the tool now, `definition_before` that at the last approved call, where it was another one.
-    """
-
-    asked: Approval
-    last_approved: Approval | None
-    definition: dict[str, Any] | None
-    definition_before: dict[str, Any] | None
-
-
 def channel_of(caller: Caller) -> Channel:
-    """How a caller who is no client answers: at the terminal, or by a program."""
     return "terminal" if caller.transport == "terminal" else "api"
 
 
 def require_channel(channel: Channel, channels: Collection[str]) -> None:
-    """Refuses a yes by a channel that the operator did not list."""
+    """Refuses an approval over a channel that the operator did not list."""
     if channel not in channels:
         listed = ", ".join(sorted(channels)) or "none"
         raise PolicyDenied(
-            f'a yes by "{channel}" does not count: [approvals] channels of the configuration lists {listed}; '
+            f'approvals over "{channel}" are not accepted: [approvals] channels of the configuration lists {listed}; '
             "nothing was changed",
             channel=channel,
         )
 
 
 def may_answer(by: Caller, channel: Channel | None, asked: Approval) -> bool:
-    """Whether a yes of this caller counts for a question.
+    """True if this caller's approval counts.
 
-    A client approves calls of others alone, but in the dialog of its user its own alone, also in a mission that is
-    shared with it. What `accepts` changed tools concerns all clients. The operator, and the user over stdio, approve
-    everything.
+    A client approves only calls of others, but in the dialog of its user only its own, also in a mission that is
+    shared with it. Accepting changed tools (`accepts`) concerns all clients. The operator, and the user over stdio,
+    approve everything.
     """
     if by.subject is None or channel == "stdio-elicitation":
         return True
     if channel == "http-elicitation":
-        # A child mission has no driver of its own, and its parent's owner.
+        # A child mission is driven by its parent and belongs to the parent's owner.
         return by.subject == (asked.client or asked.owner) and asked.accepts is None
     return by.subject not in (asked.client, asked.owner)
 
 
 class Approvals:
-    """The questions of all missions, and of all gateways, in a ledger. A stream is one mission or one gateway."""
+    """The approvals of all missions and gateways in a ledger. A stream is one mission or one gateway."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self.ledger = service.ledger
 
     async def open(self, stream: str | None = None) -> list[Approval]:
-        """The questions that wait for an answer, the oldest mission first, then gateways; of one stream if named."""
+        """The open approvals, the oldest mission first, then gateways; with `stream`, only those of that stream."""
         streams = await self._asking() if stream is None else [stream]
         found = [one for name in streams for one in (await self._look(name))[0].values()]
         now = self._service.clock.now()
         return [one for one in found if one.is_open(now)]
 
     async def find(self, word: str) -> str:
-        """The id of the open question that begins like this; a whole id, and what begins none, stays as it is."""
+        """The id of the open approval that begins with `word`; without a match, `word` itself."""
         if APPROVAL_ID.fullmatch(word):
             return word
         begins = word if word.startswith("approval-") else f"approval-{word}"
         found = [one.approval_id for one in await self.open() if one.approval_id.startswith(begins)]
         if len(found) > 1:
-            raise InvalidArgument(f"{word[:80]!r} begins {len(found)} ids: {', '.join(found)}; give more of it")
+            raise InvalidArgument(f"{word[:80]!r} matches {len(found)} ids: {', '.join(found)}; give more characters")
         return found[0] if found else word
 
     async def standing(self, mission_id: str, approval_id: str) -> str:
-        """How a question that is not open any more was closed, in words."""
+        """Describes how an approval that is no longer open was closed."""
         state = await self._service.state(mission_id)
         asked = state.approvals.get(approval_id)
         if asked is None or asked.answer is None:
@@ -173,9 +141,9 @@ class Approvals:
         return f"{asked.answer} by {asked.by}" if asked.by else asked.answer
 
     async def until_answered(self, mission_id: str, approval_id: str | None = None) -> MissionState:
-        """Returns the state once this question is no longer open, or once the mission no longer waits for a person.
+        """Returns the state once this approval is closed, or once the mission no longer waits for a person.
 
-        A question is closed by an answer from any process, by its expiry, and by the end of its mission.
+        An answer from any process, expiry, and the end of the mission close an approval.
         """
         service = self._service
         with self.ledger.bell(mission_id) as bell:
@@ -199,10 +167,10 @@ class Approvals:
         unseen: bool = False,
         revealed: bool = True,
     ) -> Answered:
-        """Records a person's answer; the call goes on when it is made again and enough people have said yes.
+        """Records a person's answer; the call runs when it is made again and enough people have approved it.
 
-        With a `stream` only a question of that mission or gateway can be meant. A yes to a question whose text was cut
-        needs `show` first, by the same person, or `unseen`; one to masked arguments needs that they were `revealed`.
+        With `stream`, only approvals of that mission or gateway are considered. If the text was cut, the same person
+        must `show` it before approving, or pass `unseen`; masked arguments must be `revealed` first.
         """
         if answer not in get_args(Permission):
             known = ", ".join(get_args(Permission))
@@ -236,7 +204,7 @@ class Approvals:
     async def show(
         self, approval_id: str, *, reveal: bool = False, caller: Caller | None = None, stream: str | None = None
     ) -> Approval:
-        """A question with its arguments whole: secrets by their names are masked, unless `reveal`. It is audited."""
+        """An approval with its full arguments; secrets are masked by name unless `reveal`. The access is audited."""
         service, by = self._service, caller or self._service.caller
         asked, _head = await self._find(approval_id, stream)
         given = {"approval_id": approval_id, "reveal": reveal or None}
@@ -246,36 +214,22 @@ class Approvals:
                 await self._append(asked, seen)
         return await self._shown(asked, reveal=reveal)
 
-    async def detail(self, approval_id: str, *, reveal: bool = False, caller: Caller | None = None) -> ApprovalDetail:
-        """A question as `show` gives it, with the last approved call of the same tool and the tool's definition."""
-        asked = await self.show(approval_id, reveal=reveal, caller=caller)
-        definitions = await self._definitions() if asked.digest is not None else {}
-        last = await self._last_approved(asked) if asked.asker == "mission" else None
-        changed = last is not None and last.digest not in (None, asked.digest)
-        return ApprovalDetail(
-            asked=asked,
-            last_approved=last and await self._shown(last, reveal=reveal),
-            definition=definitions.get(asked.digest or ""),
-            definition_before=definitions.get(last.digest or "") if last is not None and changed else None,
-        )
-
     async def forms(self, mission_id: str, caller: Caller, channel: Channel | None) -> dict[str, str]:
-        """The whole text of each open question of a mission that this client's user may answer, by the ids.
+        """The full text of each open approval of a mission that this client's user may answer, by id.
 
-        One that is too long for a form is for the operator alone.
+        Only the operator can answer one that is too long for a form.
         """
         texts = {
             one.approval_id: one.description if one.accepts else whole_question(one.description, one.args)
             for one in await self.open(mission_id)
             if may_answer(caller, channel, one)
         }
-        return {approval_id: text for approval_id, text in texts.items() if len(text) <= LONGEST_FORM}
+        return {approval_id: text for approval_id, text in texts.items() if len(text) <= MAX_FORM}
 
     async def _find(self, approval_id: str, stream: str | None) -> tuple[Approval, int]:
-        """The question, and the last event of its stream that was looked at."""
         if APPROVAL_ID.fullmatch(approval_id) is None:
             raise InvalidArgument(
-                f"{approval_id[:80]!r} is no id of an open question; `{advice('pursuit approvals')}` shows them",
+                f"no open approval has the id {approval_id[:80]!r}; `{advice('pursuit approvals')}` lists them",
                 approval_id=approval_id[:80],
             )
         for name in await self._asking() if stream is None else [stream]:
@@ -287,7 +241,7 @@ class Approvals:
         )
 
     async def _asking(self) -> Sequence[str]:
-        """The missions and gateways that may have a question; one that was just answered, or paused, still knows it."""
+        """The missions and gateways that may have an open approval, including ones just answered or paused."""
         rows = every_stream(self.ledger, kind="mission", status=("waiting", "paused", "running", "failed"))
         missions = [
             row.name async for row in rows if row.status != "waiting" or row.summary.get("waiting_for") == "approval"
@@ -296,12 +250,10 @@ class Approvals:
         return [*missions[::-1], *gateways[::-1]]
 
     async def _look(self, stream: str) -> tuple[dict[str, Approval], int]:
-        """The questions of a mission or a gateway by their ids, and the number of its last event."""
         owner = None
         if GATEWAY_ID.fullmatch(stream) is not None:
             questions, head = await read_questions(self.ledger, stream)
         else:
-            require_id(stream)
             state, head = await self._service.states.look(stream)
             questions, owner = state.approvals, state.owner
         return {key: replace(one, stream=stream, owner=owner) for key, one in questions.asked.items()}, head
@@ -313,16 +265,16 @@ class Approvals:
         return replace(asked, args=args, masked=args != whole)
 
     async def _append(self, asked: Approval, word: Word) -> str:
-        """Appends to the stream that asks, whichever process drives; the status of a mission, or `open`."""
+        """Appends to the approval's stream, whichever process drives; returns the status."""
         if isinstance(word, GatewayEvent):
             await self.ledger.append(asked.stream, ANY, [Draft(*encode_gateway(word))], kind=KIND)
             return "open"
         return (await self._service.say(asked.stream, word)).status
 
     async def _after(self, asked: Approval, head: int, word: Word) -> Approval:
-        """The question after an answer. Raises `Conflict` for one that came after the last one that was needed.
+        """The approval after an answer. Raises `Conflict` if enough people had answered before.
 
-        That one is in the ledger and changes nothing.
+        The late answer stays in the ledger and changes nothing.
         """
         questions = Questions({asked.approval_id: asked})
         stored = await self.ledger.read(asked.stream, head)
@@ -338,51 +290,23 @@ class Approvals:
         return questions.asked[asked.approval_id]
 
     async def _require_may_answer(self, asked: Approval, by: Caller, channel: Channel) -> None:
-        """Refuses, and records, a yes that does not count."""
         if may_answer(by, channel, asked):
             return
         whose = by.who if by.subject in (asked.client, asked.owner) else "another client"
         given = {"approval_id": asked.approval_id, "channel": channel}
         async with self._service.audit.control(by, "approve", asked.stream, given):
             raise PolicyDenied(
-                f"{asked.approval_id} is about a call of {whose}, and {by.who} cannot approve it; the operator or "
-                "another approver answers it; nothing was changed",
+                f"{asked.approval_id} is about a call of {whose}, which {by.who} cannot approve; ask the operator or "
+                "another approver; nothing was changed",
                 approval_id=asked.approval_id,
             )
 
-    async def _last_approved(self, asked: Approval) -> Approval | None:
-        """The last question about the same tool that got a yes; the state keeps open ones alone."""
-        row = await self.ledger.row(asked.stream)
-        until = 0 if row is None else row.head.seq
-        answers: dict[str, ApprovalAnswered] = {}
-        wanted = ("ApprovalAsked", "ApprovalAnswered")
-        for _ in range(LOOK_BACK // _CHUNK):
-            after = max(0, until - _CHUNK)
-            stored = [one for one in await self.ledger.read(asked.stream, after, until - after) if one.type in wanted]
-            for event in decoded(reversed(stored)):
-                if isinstance(event, ApprovalAnswered) and event.answer in GRANTS:
-                    answers[event.approval_id] = event
-                elif isinstance(event, ApprovalAsked) and event.tool == asked.tool:
-                    yes = answers.get(event.approval_id)
-                    if yes is not None and event.approval_id != asked.approval_id:
-                        return replace(read_question(event), stream=asked.stream, answer=yes.answer, by=yes.by)
-            until = after
-        return None
-
-    async def _definitions(self) -> dict[str, Any]:
-        """Each definition of a tool that was listed, by its digest."""
-        pins = PinState()
-        for stored in await self.ledger.read(PINS):
-            pins.apply(decode_pin(stored.body))
-        return pins.definitions
-
 
 def _require_seen(asked: Approval, by: Caller, *, unseen: bool) -> None:
-    """Refuses a yes to a question whose arguments the person cannot have seen whole."""
     if asked.cut and not unseen and by.person not in asked.shown:
         question = asked.approval_id
         raise ApprovalNeeded(
-            f"the arguments of {question} are longer than the question shows; look at them with "
+            f"the approval shows the arguments of {question} only in part; read them with "
             f"`{advice('pursuit approvals show {}', question)}` (over HTTP `GET /approvals/{question}`), or approve "
             'them unseen: `--unseen` (`"unseen": true`)',
             approval_id=question,
@@ -390,29 +314,26 @@ def _require_seen(asked: Approval, by: Caller, *, unseen: bool) -> None:
 
 
 def _require_revealed(shown: Approval) -> None:
-    """Refuses a yes to arguments that the person saw masked."""
     if shown.masked:
         question = shown.approval_id
-        why = f"the arguments of {question} are masked; press Reveal first, then approve"
+        why = f"the arguments of {question} are masked; press Reveal, then approve"
         raise ApprovalNeeded(why, approval_id=question)
 
 
 def _require_other_person(asked: Approval, by: Caller) -> None:
-    """Refuses a second yes of one person."""
     if by.person in asked.said:
         raise Conflict(
-            f"you have said yes to {asked.approval_id} already; it needs {asked.require} people, so another one must "
-            "say yes",
+            f"you have already approved {asked.approval_id}; it needs {asked.require} people, so another person must "
+            "approve it",
             approval_id=asked.approval_id,
             required=asked.require,
         )
 
 
 def _is_closed(asked: Approval) -> Conflict:
-    """The error for an answer to a question that has expired, or has its answer."""
     question = asked.approval_id
     if asked.answer == "expired":
-        text = f"{question} has expired: no answer came before {moment(iso(asked.until))}, which counts as no"
+        text = f"{question} expired: it was not answered before {moment(iso(asked.until))}, which counts as a denial"
         return Conflict(text, approval_id=question, answer="expired", expired_at=iso(asked.until))
     who = f" by {asked.by}" if asked.by else ""
-    return Conflict(f"{question} was answered already: {asked.answer}{who}", approval_id=question, answer=asked.answer)
+    return Conflict(f"{question} was already answered: {asked.answer}{who}", approval_id=question, answer=asked.answer)

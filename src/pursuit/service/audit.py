@@ -1,19 +1,21 @@
-"""The audit of control calls: one stream of the ledger, chained and verified like every other.
+"""The audit of control calls: one stream for each process, chained and verified like every other.
 
-Owns: when a line is written. Knows no surface. Invariant: what changed anything was in the audit before.
+Invariant: every change is in the audit before it is made.
 """
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import os
 import secrets
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import anyio
 import msgspec
 
 from pursuit.core.audit import (
@@ -30,9 +32,10 @@ from pursuit.core.mission import Mission, Proposal
 from pursuit.core.report import iso
 from pursuit.engine.context import Clock
 from pursuit.errors import PursuitError
-from pursuit.ledger.contract import ANY, Draft, Ledger, StoredEvent, every_stream
+from pursuit.ledger.contract import ANY, Draft, Ledger, StoredEvent, StreamRow, every_stream
+from pursuit.ledger.tombstones import own_audit
 
-# Who asks for something, and over which way.
+# The caller of an operation, and the surface that it came through.
 
 LONGEST = 200
 
@@ -41,9 +44,9 @@ LONGEST = 200
 class Caller:
     """`who` is a person or a credential, `client` the program that speaks for them.
 
-    `credential` is the name of the token that was shown, where one was. What it begins belongs to its `subject`: a
+    `credential` is the name of the caller's token, if it has one. Its missions and tasks belong to its `subject`: a
     token's fingerprint, or the user over stdio. None is the operator, who sees everything; `holder` is then the subject
-    of the operator's token, if one was shown.
+    of the operator's token, if there is one.
     """
 
     who: str = "operator"
@@ -55,12 +58,12 @@ class Caller:
 
     @property
     def person(self) -> str:
-        """Who answers an approval: the subject of a token, or the user of this machine."""
+        """The person who answers an approval: the subject of a token, or the user of this machine."""
         return self.subject or self.holder or local_subject()
 
     @property
     def scope(self) -> str:
-        """What a grant is bound to: the subject, so that a later token of the same name has none."""
+        """The subject that a grant is bound to; a later token of the same name does not inherit it."""
         return self.subject or self.who
 
     @property
@@ -81,13 +84,11 @@ OPERATOR = Caller()
 
 
 def local_subject(uid: int | None = None) -> str:
-    """The subject of all clients of one user of this machine."""
     return f"local:{os.getuid() if uid is None else uid}"
 
 
 @cache
 def user_name() -> str:
-    """Who runs this process."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a user without a name, as in many containers
@@ -98,19 +99,27 @@ LONGEST_MESSAGE = 500
 
 
 class Audit:
-    """Writes and reads the audit."""
-
     def __init__(self, ledger: Ledger, clock: Clock, *, reads: bool = False) -> None:
         self._ledger = ledger
         self._clock = clock
+        self._stream = own_audit()
         self.reads = reads
-        """Whether what clients read is recorded, too."""
+        """True if clients' reads are recorded, too."""
 
     @asynccontextmanager
     async def control(
-        self, caller: Caller, verb: str, mission_id: str | None = None, arguments: Mapping[str, Any] | None = None
-    ) -> AsyncGenerator[None]:
-        """Writes who asks for what, lets it be done, and writes why if it is refused."""
+        self,
+        caller: Caller,
+        verb: str,
+        mission_id: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        later: bool = False,
+    ) -> AsyncGenerator[Callable[[], Awaitable[object]]]:
+        """Records who asks for what, runs the block, and records the reason if the request is refused.
+
+        With `later`, the record is written when the yielded function is called, at the latest at the end of the block.
+        """
         call = secrets.token_hex(8)
         given = {name: value for name, value in (arguments or {}).items() if value is not None}
         called = ControlCalled(
@@ -123,9 +132,21 @@ class Audit:
             session_id=mission_id,
             arguments=redacted(given),
         )
-        await self._append(called)
+        line: asyncio.Future[object] | None = None
+
+        def write() -> asyncio.Future[object]:
+            nonlocal line
+            line = line or asyncio.ensure_future(self._append(called))
+            return line
+
+        if not later:
+            await write()
         try:
-            yield
+            try:
+                yield write
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await write()
         except PursuitError as error:
             message = redacted(error.message)[:LONGEST_MESSAGE]
             await self._append(ControlRefused(at=self._clock.now(), call=call, code=error.code, message=message))
@@ -134,51 +155,60 @@ class Audit:
     async def read(
         self, caller: Caller, verb: str, mission_id: str | None = None, arguments: Mapping[str, Any] | None = None
     ) -> None:
-        """Writes who reads what, before it is read, if the configuration says so."""
+        """Records a read before it happens, if the configuration says so."""
         if self.reads:
             async with self.control(caller, verb, mission_id, arguments):
                 pass
 
     async def stored(self, *, follow: bool, limit: int) -> AsyncGenerator[dict[str, Any]]:
-        """The newest events of the audit and of all gateways, as they are stored; with `follow` also those to come."""
+        """The newest events of the audit and of all gateways, as stored; with `follow`, also new ones as they come."""
         seen: dict[str, int] = {}
         first = True
         with self._ledger.bell() as bell:
             while True:
-                found: list[StoredEvent] = []
-                audit = await self._ledger.row(AUDIT)
-                rows = [row async for row in every_stream(self._ledger, kind="gateway")]
-                for row in rows if audit is None else [audit, *rows]:
-                    after = seen.get(row.name, max(0, row.head.seq - limit) if first else 0)
-                    found += await self._ledger.read(row.name, after)
-                found.sort(key=lambda event: event.position)
+                rows = [row for kind in (AUDIT, "gateway") async for row in every_stream(self._ledger, kind=kind)]
+                found = await self._newest(rows, limit) if first else []
+                for row in () if first else rows:
+                    if row.head.seq > seen.get(row.name, 0):
+                        found += await self._ledger.read(row.name, seen.get(row.name, 0))
+                found.sort(key=_order)
+                seen.update({row.name: row.head.seq for row in rows if first})
                 for event in found[-limit:] if first else found:
                     yield _stored(event)
-                seen.update({event.stream: event.seq for event in found})
+                for event in found:
+                    seen[event.stream] = max(event.seq, seen.get(event.stream, 0))
                 if not follow:
                     return
                 first = False
                 await bell.wait()
 
     async def lines(self, *, mission_id: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
-        """The newest lines, oldest first; of one mission if it is named."""
-        row = await self._ledger.row(AUDIT)
-        if row is None:
-            return []
-        window = row.head.seq if mission_id is not None else 2 * limit
+        rows = [row async for row in every_stream(self._ledger, kind=AUDIT)]
+        stored = sum(row.head.seq for row in rows)
+        window = stored if mission_id is not None else 2 * limit
         while True:
-            after = max(0, row.head.seq - window)
-            lines = _lines([decode_audit(stored.body) for stored in await self._ledger.read(AUDIT, after)], mission_id)
-            if len(lines) >= limit or after == 0:
+            found = await self._newest(rows, window)
+            lines = _lines([decode_audit(event.body) for event in found], mission_id)
+            if len(lines) >= limit or window >= stored:
                 return lines[-limit:]
             window *= 4  # events of forgotten tasks take the place of calls
 
-    async def _append(self, event: AnyAuditEvent) -> None:
-        await self._ledger.append(AUDIT, ANY, [Draft(*encode_audit(event))], kind=AUDIT, status="open")
+    async def _newest(self, rows: Sequence[StreamRow], count: int) -> list[StoredEvent]:
+        """The newest events of these streams, ordered by time, stream and number."""
+        found: list[StoredEvent] = []
+        for row in sorted(rows, key=lambda row: row.updated_at, reverse=True):
+            if len(found) >= count and row.updated_at < found[0].at:
+                break
+            found += await self._ledger.read(row.name, max(0, row.head.seq - count))
+            found = sorted(found, key=_order)[-count:]
+        return found
+
+    def _append(self, event: AnyAuditEvent) -> Awaitable[object]:
+        return self._ledger.append(self._stream, ANY, [Draft(*encode_audit(event))], kind=AUDIT, status="open")
 
 
 def gist_of_mission(mission: Mission) -> dict[str, Any]:
-    """What the audit keeps of a mission: its words lie in its own stream, and go with it when it is forgotten."""
+    """The audit's summary of a mission; its text stays in its own stream, and is removed with it."""
     return {
         "criteria": len(mission.criteria),
         "budget": mission.budget.model_dump(mode="json", exclude_unset=True),
@@ -190,11 +220,14 @@ def gist_of_mission(mission: Mission) -> dict[str, Any]:
 
 
 def gist_of_proposal(proposal: Proposal | None) -> dict[str, Any] | None:
-    """What the audit keeps of a proposal: which tools, never their arguments."""
     if proposal is None:
         return None
     tools = [call.tool_name for call in proposal.tool_calls or ()]
     return {"tools": tools} if proposal.script is None else {"script": len(proposal.script)}
+
+
+def _order(event: StoredEvent) -> tuple[float, str, int]:
+    return event.at, event.stream, event.seq
 
 
 def _stored(event: StoredEvent) -> dict[str, Any]:
@@ -202,7 +235,6 @@ def _stored(event: StoredEvent) -> dict[str, Any]:
         "at": iso(event.at),
         "stream": event.stream,
         "seq": event.seq,
-        "position": event.position,
         "hash": event.hash.hex(),
         "event": msgspec.json.decode(event.body),
     }

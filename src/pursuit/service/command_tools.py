@@ -1,6 +1,6 @@
 """The configured commands as tools of a mission.
 
-Invariant: a command is under policy like any other tool; a trait that is not declared counts as the worst.
+Invariant: policy applies to a command as to any other tool; an undeclared trait has its most cautious value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from pursuit.upstream.host import ToolHost
 
 
 def command_tool(config: CommandConfig) -> Tool:
-    """A command as a tool of the server `commands`."""
     schema = config.input_schema()
     description = config.description or config.title or ""
     return Tool(
@@ -40,21 +39,22 @@ def command_tool(config: CommandConfig) -> Tool:
 
 
 def permit_directly(host: ToolHost, tool: Tool, arguments: Mapping[str, Any], *, caller: Caller) -> None:
-    """Refuses a client's own call that policy denies, or that a rule wants asked about.
+    """Refuses a client's own call that policy denies, or that needs approval by a rule.
 
-    Offering the command is the operator's yes where policy asks only because its traits are not declared.
+    Where policy asks only because traits are undeclared, the operator has approved by offering the command.
     """
     layers = host.layers(None, None, *host.caller_layers(caller.credential))
     ruling = decide_request(layers, tool, arguments)
     if ruling.decision == "deny":
         raise PolicyDenied(f"{tool.qualified} is denied: {ruling.reason}", tool=tool.qualified)
     if ruling.decision == "ask":
-        why = f"{tool.qualified} needs a yes: {ruling.reason}; operator: `{advice('pursuit task run {}', tool.name)}`"
+        remedy = f"operator: `{advice('pursuit task run {}', tool.name)}`"
+        why = f"{tool.qualified} needs approval: {ruling.reason}; {remedy}"
         raise ApprovalNeeded(why, tool=tool.qualified)
 
 
 class CommandUpstream:
-    """The server `commands`; without tasks it can only be looked at."""
+    """The server `commands`; without tasks it can only be listed."""
 
     name = COMMANDS_SERVER
 
@@ -63,17 +63,15 @@ class CommandUpstream:
         self._tasks = tasks
 
     async def tools(self) -> Sequence[Tool]:
-        """Every configured command."""
         return self._tools
 
     def job(self, tool: str, arguments: Mapping[str, Any], *, call_id: str, folder: Folder | None = None) -> TaskJob:
-        """The task that this call is; nothing has begun."""
+        """The task for this call, not started yet."""
         return self._open().job(tool, arguments, folder=folder)
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
     ) -> ToolResult:
-        """Runs the command and waits for it; a cancelled wait stops it."""
         tasks = self._open()
         try:
             task_id = (await tasks.call(tool, arguments)).task_id
@@ -85,15 +83,15 @@ class CommandUpstream:
                     if on_progress is not None and not state.terminal:
                         await on_progress(state.done, state.total, state.message)
         except anyio.get_cancelled_exc_class():
-            await tasks.stop(task_id, reason=f"its call {call_id} was given up")
+            await tasks.stop(task_id, reason=f"its call {call_id} was abandoned")
             raise
         state = await tasks.wait(task_id)
         return as_answer(state, await tasks.store.result(state))
 
     async def aclose(self) -> None:
-        """Nothing to close: the tasks go on."""
+        """Closes nothing: the tasks continue."""
 
     def _open(self) -> Tasks:
         if self._tasks is None:
-            raise CallFailed("commands can only be looked at here", sent=False)
+            raise CallFailed("commands can only be listed here", sent=False)
         return self._tasks

@@ -1,4 +1,4 @@
-"""Problems with the attempts at them side by side, and what their missions used."""
+"""Compares the attempts at a problem, and the budget that their missions used."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ from pursuit.problems.secrecy import judging_digest
 from pursuit.service.service import Service
 
 
-async def compared(service: Service, problem: Manifest, unreadable: list[str]) -> dict[str, Any]:
-    """A problem with the row of each attempt; attempts that cannot be read are named in `unreadable`."""
+async def compared(service: Service, problem: Manifest) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     version = await anyio.to_thread.run_sync(judging_digest, problem)
-    for state in await attempts_at(service.ledger, {problem.problem_id}, unreadable):
+    for state in await attempts_at(service.ledger, {problem.problem_id}):
         spent: Mapping[str, Any] | None = None
         over = state.opened.mission is not None
         if state.opened.mission is not None:
-            with suppress(SessionNotFound):  # forgotten since; only an ended mission can be
+            with suppress(SessionNotFound):  # forgotten since; only an ended mission can be forgotten
                 status = await service.status(state.opened.mission)
                 spent, over = status.budget.as_json()["used"], status.status in TERMINAL
         rows.append(attempt_row(problem, state, spent, version=version, mission_over=over, now=service.clock.now()))
@@ -38,13 +37,12 @@ async def compared(service: Service, problem: Manifest, unreadable: list[str]) -
 
 
 def found_problems(folder: Path) -> dict[str, Manifest]:
-    """The problems that are shipped and those of the folder `problems` in this one, by their ids."""
     own = folder / "problems"
     return {one.problem_id: one for one in discover([own] if own.is_dir() else []).problems}
 
 
 async def problem_rows(service: Service, folder: Path) -> list[dict[str, Any]]:
-    """Each problem with how many attempts there are; those that were tried come first, also if their file is gone."""
+    """Each problem with its number of attempts; attempted ones come first, even if their file is gone."""
     known = await anyio.to_thread.run_sync(found_problems, folder)
     counts: Counter[str] = Counter()
     async for row in every_stream(service.ledger, kind=KIND):
@@ -57,12 +55,10 @@ async def problem_rows(service: Service, folder: Path) -> list[dict[str, Any]]:
 
 
 async def problem_page(service: Service, folder: Path, problem_id: str) -> dict[str, Any]:
-    """The brief of a problem, as agents read it without its server's tools, and the attempts compared.
+    """The brief of a problem, as agents without its server's tools read it, and a comparison of the attempts.
 
     Raises `ProblemNotFound`.
     """
     known = await anyio.to_thread.run_sync(found_problems, folder)
     problem = ProblemCatalogue(known.values()).get(problem_id)
-    unreadable: list[str] = []
-    row = await compared(service, problem, unreadable)
-    return {**row, "brief": write_brief(problem), "unreadable": unreadable}
+    return {**await compared(service, problem), "brief": write_brief(problem)}

@@ -1,7 +1,7 @@
-"""Looks into the conversation of a mission with its language model: what was sent, what is sent next, and replays.
+"""Shows and replays the conversation of a mission with its language model, and the next request.
 
-Invariant: a request of the past is rebuilt from the events before it; its digest, which was recorded when it was sent,
-says whether it is the same to the byte.
+Invariant: an earlier request is rebuilt from the events before it; the digest that was recorded when it was sent tells
+whether the rebuilt request is identical.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from pursuit.core.decision import decide
 from pursuit.core.events import (
@@ -22,15 +23,17 @@ from pursuit.core.events import (
     ModelAnswer,
     ModelAnswered,
     ModelAsked,
+    decoded,
 )
-from pursuit.core.fold import advance
-from pursuit.core.history import decoded
+from pursuit.core.fold import advance, fold
+from pursuit.core.history import Shown
 from pursuit.core.state import MissionState
 from pursuit.core.tools import OWN_TOOLS
 from pursuit.engine.driver import Driver
+from pursuit.engine.journal import require_id, unknown_mission
 from pursuit.engine.lessons import lessons_for
 from pursuit.engine.models import affordable, offered
-from pursuit.errors import InvalidArgument, PursuitError
+from pursuit.errors import InvalidArgument, ModelUnavailable, PursuitError
 from pursuit.ledger.contract import Ledger
 from pursuit.proposers.contract import DrivingPlace, ModelAsker, NoModels, ProposerContext, kind_of
 from pursuit.proposers.language import (
@@ -39,6 +42,7 @@ from pursuit.proposers.language import (
     LanguageModel,
     ModelAccess,
     ModelRequest,
+    NoAnswer,
     NoAnswerYet,
     NoSampler,
     OfferedTool,
@@ -52,19 +56,103 @@ from pursuit.proposers.language import (
 )
 
 
+class CallText(Shown, frozen=True, kw_only=True):
+    tool: str
+    args: Any
+
+
+class MessageText(Shown, frozen=True, kw_only=True):
+    """A message as the model reads it: an answer with its calls, a result with its tool and media types."""
+
+    role: str
+    tool: str | UnsetType = UNSET
+    text: str
+    calls: list[CallText] | UnsetType = UNSET
+    failed: bool | UnsetType = UNSET
+    media: tuple[str, ...] = ()
+
+
+class ToolText(Shown, frozen=True, kw_only=True):
+    name: str
+    description: str
+    schema: dict[str, Any]
+
+
+class RequestUse(Shown, frozen=True, kw_only=True):
+    input: int
+    cached: int
+    output: int
+    reasoning: int
+    cost_usd: float | None
+
+
+class RequestText(Shown, frozen=True, kw_only=True):
+    """A request to a model; a sent one has its `model`, and is `exact` if the rebuilt bytes are identical."""
+
+    iteration: int
+    request: int
+    purpose: str
+    digest: str
+    system: str
+    messages: list[MessageText]
+    tools: list[ToolText]
+    tokens: dict[str, int]
+    max_tokens: int | UnsetType = UNSET
+    settings: dict[str, Any] | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    exact: bool | UnsetType = UNSET
+    used: RequestUse | UnsetType = UNSET
+
+
+class ConversationText(Shown, frozen=True, kw_only=True):
+    mission_id: str = msgspec.field(name="session_id")
+    requests: list[RequestText]
+
+
+class ReplayUse(Shown, frozen=True, kw_only=True):
+    tokens: int
+    cost_usd: float | None
+
+
+class RequestReplay(Shown, frozen=True, kw_only=True):
+    """A recorded request, rebuilt; with a `model`, also that model's answer now."""
+
+    iteration: int
+    request: int
+    same_request: bool
+    calls: list[CallText]
+    model: str | UnsetType = UNSET
+    same_calls: bool | UnsetType = UNSET
+    used: ReplayUse | UnsetType = UNSET
+    new_calls: list[CallText] | UnsetType = UNSET
+
+    @property
+    def is_same(self) -> bool:
+        return self.same_request and self.same_calls is not False
+
+
+class VerdictReplay(Shown, frozen=True, kw_only=True):
+    iteration: int
+    verdict: str
+    same_verdict: bool
+
+    @property
+    def is_same(self) -> bool:
+        return self.same_verdict
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversations:
-    """The conversations in a ledger."""
-
     ledger: Ledger
     driver: Driver
 
-    async def shown(self, mission_id: str, iteration: int | None = None) -> dict[str, Any]:
-        """The requests of an iteration as they were sent, or the one that is sent next."""
+    async def shown(self, mission_id: str, iteration: int | None = None) -> ConversationText:
+        """The requests of an iteration as they were sent, or the next request."""
         events = await self._events(mission_id)
         if iteration is None:
-            rows = [_row(request, None, None) for request in await self._next(mission_id, _folded(events))]
-            return {"session_id": mission_id, "requests": rows}
+            state = fold(events)
+            rows = [_row(one, None, None) for one in ([] if state is None else await self._next(mission_id, state))]
+            return ConversationText(mission_id=mission_id, requests=rows)
         rows = [
             _row(request, asked, answered)
             async for asked, answered, request in self._requests(mission_id, events)
@@ -72,47 +160,59 @@ class Conversations:
         ]
         if not rows:
             raise InvalidArgument(f"no request of iteration {iteration + 1} of {mission_id} is recorded")
-        return {"session_id": mission_id, "requests": rows}
+        return ConversationText(mission_id=mission_id, requests=rows)
 
-    async def replayed(self, mission_id: str, model: LanguageModel | None = None) -> AsyncIterator[dict[str, Any]]:
-        """Each recorded request, rebuilt by this release, and each verdict, decided again from its facts.
+    async def replayed(self, mission_id: str, name: str | None = None) -> AsyncIterator[RequestReplay | VerdictReplay]:
+        """Yields each recorded request, rebuilt by this release, and each verdict, decided again from its facts.
 
-        With a model, it is asked each request in turn, with the recorded results, up to the first answer that differs.
+        With `name`, sends each request with the recorded results to that model, up to the first answer that differs.
+        Raises `ModelUnavailable` if the model cannot be used.
         """
-        events = await self._events(mission_id)
+        events, model = await self._events(mission_id), None
+        if name is not None:
+            models = self.driver.place.access.models
+            await models.check(name)
+            model = models.open(name)
         async for asked, answered, request in self._requests(mission_id, events):
             if asked.purpose == "summary":
                 continue
             recorded = None if answered is None else await read_answer(answered, self.ledger.blob)
-            row: dict[str, Any] = {
-                "iteration": asked.iteration,
-                "request": asked.attempt,
-                "same_request": request.digest() == asked.digest,
-                "calls": _calls(recorded),
-            }
+            row = RequestReplay(
+                iteration=asked.iteration,
+                request=asked.attempt,
+                same_request=request.digest() == asked.digest,
+                calls=_calls(recorded),
+            )
             if model is None or recorded is None:
                 yield row
                 continue
             thinking = 0 if model.terms is None else model.terms.thinking(request.settings)
-            answer = await model.answer(replace(request, max_tokens=request.max_tokens + thinking))
-            same = _calls(answer) == _calls(recorded)
-            used = {"tokens": answer.input_tokens + answer.output_tokens, "cost_usd": answer.cost_usd}
-            yield {**row, "model": model.name, "same_calls": same, "used": used, "new_calls": _calls(answer)}
+            try:
+                answer = await model.answer(replace(request, max_tokens=request.max_tokens + thinking))
+            except NoAnswer as error:
+                raise ModelUnavailable(str(error), model=name) from error
+            same, now = _calls(answer) == row.calls, _calls(answer)
+            used = ReplayUse(tokens=answer.input_tokens + answer.output_tokens, cost_usd=answer.cost_usd)
+            yield msgspec.structs.replace(row, model=model.name, same_calls=same, used=used, new_calls=now)
             if not same:
                 return
         for event in events:
             if isinstance(event, IterationEnded):
                 decided = decide(event.facts)
                 same = (decided.verdict, decided.reason) == (event.verdict, event.reason)
-                yield {"iteration": event.iteration, "verdict": decided.verdict, "same_verdict": same}
+                yield VerdictReplay(iteration=event.iteration, verdict=decided.verdict, same_verdict=same)
 
     async def _events(self, mission_id: str) -> list[AnyEvent]:
-        return list(decoded(await self.ledger.read(mission_id)))
+        require_id(mission_id)
+        events = list(decoded(await self.ledger.read(mission_id)))
+        if not events:
+            raise unknown_mission(mission_id)
+        return events
 
     async def _requests(
         self, mission_id: str, events: Sequence[AnyEvent]
     ) -> AsyncIterator[tuple[ModelAsked, ModelAnswered | None, ModelRequest]]:
-        """Each request that was answered, and the last one if it was not, as it was built then."""
+        """Yields each answered request as it was built then, and the last one even without an answer."""
         answers = {
             (one.iteration, one.attempt): one
             for one in events
@@ -140,7 +240,7 @@ class Conversations:
             state = advance(state, event)
 
     async def _summary(self, mission_id: str, state: MissionState, asked: ModelAsked) -> list[ModelRequest]:
-        """The request for a summary, which the same state and the same window give again."""
+        """The request for a summary; the same state and window always give the same request."""
         found: list[ModelRequest] = []
         async with self._opened(mission_id, state, asked, {}, found) as asker:
             await asker.propose(state, ())
@@ -155,7 +255,7 @@ class Conversations:
         kept: dict[str, Any],
         found: list[ModelRequest] | None = None,
     ) -> AsyncGenerator[ModelAsker]:
-        """The proposer as it was at a request; its models are not asked, and `found` gets what they are sent."""
+        """The proposer as it was at a request; `found` collects its requests instead of sending them to models."""
         window = None if state.conversation.began is None else state.conversation.began.window
         unasked = NoSampler(name=asked.model, terms=Terms(window=window))
         access = ModelAccess(models=_Unasked(unasked.terms), tools_bytes=1 << 30, kept=kept)
@@ -176,9 +276,9 @@ class Conversations:
             yield cast("ModelAsker", asker)
 
     async def _next(self, mission_id: str, state: MissionState) -> list[ModelRequest]:
-        """The request that a run would send now, if the budget allows one: the next one, or one for a summary.
+        """The request that a run would send now, if the budget allows one: for the next turn, or for a summary.
 
-        The mission's own proposer builds it, and what it would record changes this state alone.
+        The mission's own proposer builds it; its events change only this state and are not stored.
         """
         found: list[ModelRequest] = []
 
@@ -200,7 +300,7 @@ class Conversations:
     async def _means(self, mission_id: str, state: MissionState) -> ProposerContext:
         settings = state.mission.proposer
         if not settings.ASKS_MODEL:
-            raise InvalidArgument(f"{mission_id} has no language model: its proposer is {settings.kind}")
+            raise InvalidArgument(f"{mission_id} does not use a language model: its proposer is {settings.kind}")
         tools = await self._tools(state)
         return ProposerContext(
             mission=state.mission,
@@ -211,7 +311,6 @@ class Conversations:
         )
 
     async def _tools(self, state: MissionState) -> list[OfferedTool]:
-        """The tools that the model was offered, or those that it is offered first."""
         body = (
             None
             if state.conversation.tools_offered is None
@@ -230,81 +329,73 @@ class Conversations:
 
 @dataclass(frozen=True, slots=True)
 class _Unasked(NoModels):
-    """Opens models that are not asked."""
-
     terms: Terms | None
 
     def open(self, name: str) -> LanguageModel:
-        """A model of this name."""
         return NoSampler(name=name, terms=self.terms)
 
 
 @dataclass(frozen=True, slots=True)
 class _Unsent(WrappedModel):
-    """A model that is not asked; its requests are kept as they would be sent."""
-
     state: MissionState
     found: list[ModelRequest]
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
-        """Keeps the request."""
         self.found.append(affordable(self.state, request, self.terms))
         raise NoAnswerYet("nothing is sent")
 
 
 async def _not_cut(_event: ConversationCompacted) -> None:
-    """A cut of a conversation of the past is already recorded."""
+    """Does nothing: compactions of earlier conversations are already recorded."""
     raise NoAnswerYet("nothing is recorded")
 
 
-def _folded(events: Sequence[AnyEvent]) -> MissionState:
-    state: MissionState | None = None
-    for event in events:
-        state = advance(state, event)
-    if state is None:
-        raise InvalidArgument("there is no such mission")
-    return state
+def _calls(answer: ModelAnswer | None) -> list[CallText]:
+    return [] if answer is None else [CallText(tool=call.name, args=call.args) for call in answer.calls]
 
 
-def _calls(answer: ModelAnswer | None) -> list[dict[str, Any]]:
-    return [] if answer is None else [{"tool": call.name, "args": call.args} for call in answer.calls]
-
-
-def _row(request: ModelRequest, asked: ModelAsked | None, answered: ModelAnswered | None) -> dict[str, Any]:
-    """A request for people and programs: its messages, its tools, and where its tokens go."""
-    row: dict[str, Any] = {
-        "iteration": request.iteration,
-        "request": request.attempt,
-        "purpose": request.purpose,
-        "digest": request.digest(),
-        "system": request.system,
-        "messages": [_message(one) for one in request.messages],
-        "tools": [
-            {"name": tool.name, "description": tool.description, "schema": dict(tool.schema)} for tool in request.tools
+def _row(request: ModelRequest, asked: ModelAsked | None, answered: ModelAnswered | None) -> RequestText:
+    digest = request.digest()
+    row = RequestText(
+        iteration=request.iteration,
+        request=request.attempt,
+        purpose=request.purpose,
+        digest=digest,
+        system=request.system,
+        messages=[_message(one) for one in request.messages],
+        tools=[
+            ToolText(name=tool.name, description=tool.description, schema=dict(tool.schema)) for tool in request.tools
         ],
-        "tokens": _tokens(request),
-    }
+        tokens=_tokens(request),
+    )
     if asked is None:
-        row |= {"max_tokens": request.max_tokens, "settings": dict(request.settings)}
+        row = msgspec.structs.replace(row, max_tokens=request.max_tokens, settings=dict(request.settings))
     else:
-        row |= {"model": asked.model, "exact": request.digest() == asked.digest}
-    if answered is not None:
-        used = {"input": answered.read, "cached": answered.cached, "output": answered.tokens - answered.read}
-        row["used"] = {**used, "reasoning": answered.reasoning, "cost_usd": answered.cost_usd}
-    return row
+        row = msgspec.structs.replace(row, model=asked.model, exact=digest == asked.digest)
+    if answered is None:
+        return row
+    used = RequestUse(
+        input=answered.read,
+        cached=answered.cached,
+        output=answered.tokens - answered.read,
+        reasoning=answered.reasoning,
+        cost_usd=answered.cost_usd,
+    )
+    return msgspec.structs.replace(row, used=used)
 
 
-def _message(message: Any) -> dict[str, Any]:
-    if isinstance(message, AssistantMessage):
-        return {"role": "assistant", "text": message.answer.text, "calls": _calls(message.answer)}
-    if isinstance(message, ToolMessage):
-        media = {"media": [one.type for one in message.media]} if message.media else {}
-        return {"role": "tool", "tool": message.tool, "text": message.text, "failed": message.failed, **media}
-    return {"role": "user", "text": message.text}
+def _message(message: Any) -> MessageText:
+    match message:
+        case AssistantMessage():
+            return MessageText(role="assistant", text=message.answer.text, calls=_calls(message.answer))
+        case ToolMessage():
+            media = tuple(one.type for one in message.media)
+            return MessageText(role="tool", tool=message.tool, text=message.text, failed=message.failed, media=media)
+        case _:
+            return MessageText(role="user", text=message.text)
 
 
 def _tokens(request: ModelRequest) -> dict[str, int]:
-    """Where the room goes, in estimated tokens."""
     parts = {"system": len(request.system), "tools": len(request.tools_body)}
     parts |= dict.fromkeys(("first message", "later messages", "answers", "results"), 0)
     for place, message in enumerate(request.messages):

@@ -1,7 +1,7 @@
-"""Child missions, each the work of a task that its parent waits for.
+"""Child missions: each is the work of a task that its parent waits for.
 
-Invariant: a task has one child, whose id follows from its own; the task ends when the child is closed for good, so the
-budget that was reserved for the child is given back only then.
+Invariant: a task has one child, whose id derives from the task's; the task ends when the child is finally closed, and
+only then returns the budget that was reserved for the child.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from pursuit.tasks.store import Ending
 
 POLL_SECONDS = 1.0
 SHARED_POLL_SECONDS = 5.0
-"""The same on a database, which other processes need, too."""
+"""The same on a database, which other processes also use."""
 SLOT_POLL_SECONDS = 0.1
 CLOSE_SECONDS = 10.0
 CANCELLED_REASON = "its parent was ended, or its task was cancelled"
@@ -50,7 +50,7 @@ Prepare = Callable[[str], Awaitable[None]]
 
 
 class Children:
-    """The children that this process pursues, as the upstream `fleet`; `prepare` makes a mission's servers known."""
+    """The children that this process drives, as the upstream `fleet`; `prepare` registers a mission's servers."""
 
     name = FLEET
 
@@ -62,25 +62,22 @@ class Children:
         self._closing = False
 
     async def tools(self) -> Sequence[Tool]:
-        """The one tool."""
         return [SPAWN_TOOL]
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
     ) -> ToolResult:
-        """Refuses: only a mission has a budget for children."""
         raise CallFailed("only a mission starts children", sent=False)
 
     def job(self, tool: str, arguments: Mapping[str, Any], *, call_id: str, folder: Folder | None = None) -> TaskJob:
-        """The task that starts a child and sees it through to its end; what it shall be stands in its parent."""
+        """The task that starts a child and drives it to its end; the parent defines the child."""
         return TaskJob(work=self._work(call_id), kind="child")
 
     def resume(self, state: TaskState) -> Work | None:
-        """The rest of it after its process died."""
         return self._work(str(state.origin["call_id"]))
 
     async def aclose(self) -> None:
-        """Lets go of every child where it is, recorded and resumable, while its servers are still there."""
+        """Stops driving all children while their servers still run; they are recorded and can be resumed."""
         self._closing = True
         for scope in self._driving:
             scope.cancel()
@@ -101,7 +98,7 @@ class Children:
                 finally:
                     self._driving.discard(scope)
                     self._left.set()
-            while ending is None:  # this process leaves; the next one goes on
+            while ending is None:  # this process stops; the next one continues
                 await anyio.sleep_forever()
             return ending
 
@@ -109,8 +106,6 @@ class Children:
 
 
 class _ChildRun:
-    """One child, from its slot among those that may run at once to its end."""
-
     def __init__(self, service: Runner, prepare: Prepare, ctx: TaskContext, call_id: str) -> None:
         self._service = service
         self._prepare = prepare
@@ -122,7 +117,6 @@ class _ChildRun:
         self._restarts = int(ctx.state.mark.get("restarts", 0))
 
     async def end(self) -> Ending:
-        """Drives the child to its end."""
         ending: Ending | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._watch_cancellation)
@@ -131,7 +125,7 @@ class _ChildRun:
             except Exception as error:  # noqa: BLE001 - the boundary: whatever breaks here must not leave a child behind
                 ending = await self._abandon(error)
             tasks.cancel_scope.cancel()
-        assert ending is not None  # noqa: S101 - the group is left when there is one
+        assert ending is not None  # noqa: S101 - the group ends only with an ending
         return ending
 
     async def _run(self) -> Ending:
@@ -142,7 +136,7 @@ class _ChildRun:
         try:
             await self._prepare(self._parent)
             await self._create()
-            if await self._is_cancelled():  # it was said when there was no child yet to hear of it
+            if await self._is_cancelled():  # cancelled before the child existed
                 await self._abort(CANCELLED_REASON)
             await self._drive(fleet)
         finally:
@@ -151,7 +145,7 @@ class _ChildRun:
         return await self._ended()
 
     async def _acquire_slot(self, at_once: int) -> Claim | None:
-        """A slot: a lock, which a dead process cannot keep. None if the child is cancelled."""
+        """Acquires a slot: a lock, which a dead process cannot hold. None if the child is cancelled."""
         while not await self._is_cancelled():
             for place in range(at_once):
                 claim = await self._service.ledger.claim(f"{self._parent}-seat-{place}")
@@ -162,14 +156,13 @@ class _ChildRun:
         return None
 
     async def _create(self) -> None:
-        """Creates the child as its parent's call wants it, unless it exists or is cancelled."""
         if await self._service.ledger.row(self._child) is not None:
             return
         state = await self._service.state(self._parent)
         call = state.open.calls.get(self._call_id) if state.open is not None else None
         if call is None or call.outcome is not None or state.terminal or self._ctx.cancelled:
             return
-        with suppress(Conflict):  # another process has just made it
+        with suppress(Conflict):  # another process has just created it
             await self._service.start(
                 wanted_child(state, call.args).model_copy(update={"share": state.mission.share}),
                 file=None if state.file is None else Path(state.file),
@@ -177,19 +170,18 @@ class _ChildRun:
                 child_of=ChildOf(
                     session_id=self._child,
                     parent=self._parent,
-                    models=_models_of(state),
+                    models=frozenset(state.mission.proposer.models[:1]),
                     callers=(*state.callers, *state.drivers),
                 ),
                 operators_own=is_authored(state),
             )
 
     async def _drive(self, fleet: Fleet) -> None:
-        """Drives the child whenever there is something to do, until it is closed."""
         with self._service.ledger.bell(self._child) as bell:
             while True:
                 try:
                     state = await self._service.state(self._child)
-                except SessionNotFound:  # it was never made, or is forgotten
+                except SessionNotFound:  # it was never created, or is forgotten
                     return
                 before, closed = state.seq, state.closed
                 if closed or (state.terminal and await self._service.driver.close(self._child) is not None):
@@ -200,12 +192,14 @@ class _ChildRun:
                         await bell.wait()
 
     async def _advance(self, state: MissionState, fleet: Fleet) -> bool:
-        """One step of a child that has not ended; False if there is nothing to do but to wait."""
+        """Does one step of a child that has not ended; False if it can only wait."""
         if state.terminal:
             return False
         if state.status == "paused":
             return await self._resume_with_parent(state)
-        if state.waiting_for in ("approval", "input", "proposal") and not _is_due(state, self._service.clock.now()):
+        asked = state.waiting_for in ("approval", "input", "proposal")
+        # An approval that nobody answered in time has expired.
+        if asked and (state.waiting_for != "approval" or state.wait_left(self._service.clock.now()) > 0):
             return False
         failed = state.failure.error if state.failure is not None and state.status == "failed" else None
         if failed is not None and not await self._may_restart(failed, fleet):
@@ -215,7 +209,7 @@ class _ChildRun:
                 await self._service.say(self._child, MissionResumed(at=self._service.clock.now(), by=self._parent))
             if not await self._service.ledger.is_claimed(self._child):
                 await self._service.place(self._child)
-            return False  # it goes on wherever there is room, and its bell rings here
+            return False  # it continues on any machine with room, and wakes this process up
         try:
             await self._service.drive(RunOrder(self._child, resume=failed is not None))
         except Conflict:
@@ -230,13 +224,12 @@ class _ChildRun:
         """Resumes a child that was paused with its parent, once the parent runs; what a person paused stays paused."""
         if state.paused_by != self._parent or (await self._service.state(self._parent)).status == "paused":
             return False
-        word = MissionResumed(at=self._service.clock.now(), by=self._parent, reason="its parent goes on")
+        word = MissionResumed(at=self._service.clock.now(), by=self._parent, reason="its parent continues")
         with suppress(SessionTerminal):
             await self._service.say(self._child, word)
         return True
 
     async def _may_restart(self, why: str, fleet: Fleet) -> bool:
-        """Whether a failed child is tried once more; if not, it is ended."""
         if fleet.restart == "on_failure" and self._restarts < fleet.max_restarts:
             self._restarts += 1
             await self._ctx.remember({"restarts": self._restarts}, message=f"restart {self._restarts}: {why}"[:500])
@@ -245,8 +238,6 @@ class _ChildRun:
         return False
 
     async def _watch_cancellation(self) -> None:
-        """Ends the child when its task is cancelled or its parent has ended."""
-
         async def watch_parent() -> None:
             with self._service.ledger.bell(self._parent) as bell:
                 while not await self._is_cancelled():
@@ -269,7 +260,6 @@ class _ChildRun:
         return parent.terminal or await self._another_won(parent)
 
     async def _another_won(self, parent: MissionState) -> bool:
-        """Whether the first agent wins, and another child was it."""
         if not _first_wins(parent):
             return False
         others = [await self._service.ledger.row(one) for one in parent.children if one != self._child]
@@ -280,7 +270,6 @@ class _ChildRun:
             await self._service.abort(self._child, reason=reason, caller=self._by)
 
     async def _abandon(self, error: Exception) -> Ending:
-        """A child that could not be made, or that cannot be pursued any more."""
         why = error.message if isinstance(error, PursuitError) else f"{type(error).__name__}: {error}"
         if isinstance(error, ValidationFailed):
             why = "; ".join(f"{fault.field}: {fault.reason}" for fault in error.faults)
@@ -288,21 +277,19 @@ class _ChildRun:
         return Ending.failure(f"{self._child}: {why}")
 
     async def _end_rivals(self, state: MissionState) -> None:
-        """Ends the other agents if the first wins, and this one is it."""
         parent = await self._service.state(self._parent)
         if state.status != "completed" or not _first_wins(parent):
             return
         for other in under_way(parent):
             if other != self._child:
                 with suppress(SessionTerminal, SessionNotFound):
-                    await self._service.abort(other, reason="another agent was first", caller=self._by)
+                    await self._service.abort(other, reason="another agent finished first", caller=self._by)
 
     async def _ended(self) -> Ending:
-        """The child's end as a tool's result."""
         try:
             state = await self._service.state(self._child)
         except SessionNotFound:
-            return Ending(status="cancelled", message="it was called off before it began")
+            return Ending(status="cancelled", message="cancelled before it began")
         await self._end_rivals(state)
         summary = summary_of(self._child, state, used_of(state))
         result = as_tool_result(summary)
@@ -315,13 +302,3 @@ class _ChildRun:
 
 def _first_wins(parent: MissionState) -> bool:
     return parent.mission.fleet is not None and parent.mission.fleet.pick == FIRST
-
-
-def _models_of(state: MissionState) -> frozenset[str]:
-    """The language model of a parent, which its children may have."""
-    return frozenset(state.mission.proposer.models[:1])
-
-
-def _is_due(state: MissionState, now: float) -> bool:
-    """Whether a question has been without an answer for so long that it is void."""
-    return state.waiting_for == "approval" and state.wait_until is not None and now >= state.wait_until

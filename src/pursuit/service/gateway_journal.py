@@ -1,7 +1,7 @@
 """The audit trail of a gateway, with its approvals: one stream of the ledger for each serving process.
 
-Invariant: a question is durable before a person sees it; an approval of one call is used once, by whichever gateway; a
-process that only reads leaves no stream behind.
+Invariant: an approval is durable before a person sees it; an approval of one call is used once, by whichever gateway; a
+process that only reads creates no stream.
 """
 
 from __future__ import annotations
@@ -43,14 +43,12 @@ from pursuit.service.limits import ClientLimits
 KIND = "gateway"
 GATEWAY_ID = re.compile(r"gateway-[0-9a-f]{16}")
 ASKING = "asking"
-"""The status of a gateway, also of one that has ended, with a question that waits, or an answer that no call took."""
+"""The status of a gateway, even an ended one, with an open approval or an answer that no call has used."""
 
 LONGEST_WHY = 500
 
 
 class GatewayJournal:
-    """The stream of one serving process."""
-
     def __init__(
         self,
         ledger: Ledger,
@@ -59,7 +57,7 @@ class GatewayJournal:
         servers: Sequence[str],
         by: str,
         patience: float,
-        limits: ClientLimits | None = None,
+        limits: ClientLimits,
     ) -> None:
         self.stream = f"gateway-{secrets.token_hex(8)}"
         self._ledger = ledger
@@ -71,15 +69,14 @@ class GatewayJournal:
         self._questions = Questions()
         self._head = 0
         self._exhausted = {self.stream}
-        """The gateways that have no answer left for a call of ours."""
+        """The gateways without an unused answer for our calls."""
         self._opened = False
         self._quiet = "open"
-        """The status of the stream while no question waits; a call may settle after the gateway closed."""
+        """The status of the stream while no approval is open; a call may settle after the gateway closed."""
         self._waits = False
         self._asking = anyio.Lock()
 
     async def intended(self, tool: str, args: Mapping[str, Any], *, by: str) -> str:
-        """Writes that a call is about to be sent; returns its id."""
         call_id = f"call-{secrets.token_hex(8)}"
         await self._write(
             GatewayCallIntended(
@@ -94,13 +91,11 @@ class GatewayJournal:
         return call_id
 
     async def settled(self, call_id: str, outcome: GatewayOutcome, why: str | None = None) -> None:
-        """Writes what became of a call."""
         await self._write(
             GatewayCallSettled(at=self._clock.now(), call_id=call_id, outcome=outcome, why=why and why[:LONGEST_WHY])
         )
 
     async def refused(self, tool: str, args: Mapping[str, Any], why: str, *, by: str) -> None:
-        """Writes that a call was not sent."""
         await self._write(
             GatewayCallRefused(at=self._clock.now(), tool=tool, args=redacted(args), why=why[:LONGEST_WHY], by=by)
         )
@@ -117,11 +112,10 @@ class GatewayJournal:
         require: int = 1,
         cut: bool = False,
     ) -> Approval | None:
-        """The question about a call, asked if it was not; a yes for one call is used up by this. None: a yes covers it.
+        """The open approval for a call, created if needed; None if the call is approved, which uses up a single one.
 
-        With `changes` the question is whether these are accepted, whichever caller is the first to need them. A
-        question that fewer people had to agree to does not count. Raises `LimitReached` if the client would store more
-        than it may.
+        With `changes`, the approval is about these changed tools, whichever caller first needs them. An earlier one
+        by fewer people than now required does not count. Raises `LimitReached` if the client would store too much.
         """
         client, own = caller.scope, tool.digest or None
         scope = wide = "" if changes is None else changes.key
@@ -159,15 +153,12 @@ class GatewayJournal:
                 accepts=None if changes is None else changes.what,
             )
             blobs = {digest: body} if whole else {}
-            if self._limits is not None:
-                size = len(encode_gateway(fresh)[1]) + sum(map(len, blobs.values()))
-                await self._limits.store(caller, size)
+            await self._limits.store(caller, len(encode_gateway(fresh)[1]) + sum(map(len, blobs.values())))
             self._waits = True
             await self._write(fresh, blobs)
             return read_question(fresh)
 
     async def _take(self, question: str) -> bool:
-        """Uses an answer up for this call; False if another call, of any process, has used it."""
         while not self._questions.asked[question].used:
             if await self._use(self.stream, self._head, question):
                 return True
@@ -175,7 +166,7 @@ class GatewayJournal:
         return False
 
     async def _earlier_answer(self, scope: str, require: int) -> Approval | None:
-        """An unused answer to a question of another gateway, most of which have ended; it is used up by this."""
+        """Uses up and returns an unused answer of another gateway, usually an ended one."""
         async for row in every_stream(self._ledger, kind=KIND, status=ASKING):
             while row.name not in self._exhausted:
                 questions, head = await read_questions(self._ledger, row.name)
@@ -189,7 +180,7 @@ class GatewayJournal:
         return None
 
     async def _use(self, stream: str, head: int, question: str) -> bool:
-        """Writes that a call used the answer; False if the stream has grown, perhaps by the same event."""
+        """Records that a call used the answer; False if the stream has grown, perhaps by the same event."""
         used = Draft(*encode_gateway(GatewayApprovalUsed(at=self._clock.now(), approval_id=question)))
         try:
             await self._ledger.append(stream, head, [used], kind=KIND)
@@ -198,7 +189,6 @@ class GatewayJournal:
         return True
 
     async def close(self) -> None:
-        """Ends the stream, if there is one."""
         if self._opened:
             await self._refresh()
             self._quiet = "closed"
@@ -217,7 +207,7 @@ class GatewayJournal:
         await self._ledger.append(self.stream, ANY, drafts, kind=KIND, status=status, blobs=blobs)
 
     async def _refresh(self) -> None:
-        """Reads what was written since: answers come from other processes, too."""
+        """Reads new events: answers come from other processes, too."""
         if not self._opened:
             return
         for stored in await self._ledger.read(self.stream, self._head):
@@ -227,7 +217,6 @@ class GatewayJournal:
 
 
 async def read_questions(ledger: Ledger, stream: str) -> tuple[Questions, int]:
-    """The questions of a gateway, and the number of its last event."""
     stored, questions = await ledger.read(stream), Questions()
     if not stored:
         raise SessionNotFound(f"no gateway {stream!r} in this ledger", session_id=stream)
@@ -237,7 +226,7 @@ async def read_questions(ledger: Ledger, stream: str) -> tuple[Questions, int]:
 
 
 async def gateway_lines(ledger: Ledger, *, limit: int = 100) -> list[dict[str, Any]]:
-    """The newest lines of all gateways, oldest first, as the audit has them; a call without an end is `unknown`."""
+    """The newest lines of all gateways, oldest first, as in the audit; a call that did not settle is `unknown`."""
     lines: list[tuple[float, dict[str, Any]]] = []
     page = await ledger.streams(kind=KIND, limit=limit)
     for row in page.rows:

@@ -1,7 +1,7 @@
-"""The ceilings of clients: what each may begin, use and store. What counts for a day or for good is in the ledger.
+"""The limits of clients: what each may start, use and store. Use for the day and in total is kept in the ledger.
 
-Invariant: a client's use is counted under its subject, so neither another connection, nor a rotated token, nor a
-restart makes room. The operator has no ceilings. A look at a client's use reads one row, whatever it has done before.
+Invariant: a client's use is counted under its subject, so another connection, a rotated token or a restart does not
+reset it. The operator is unlimited. Checking a client's use reads one row, however long its history is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MINUTE = 60.0
 
 
 class ClientUsed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """What a client has used more than before; a forgotten mission gives its bytes back."""
+    """Additional use by a client; forgetting a mission subtracts its bytes."""
 
     at: float
     subject: str
@@ -47,7 +47,7 @@ decode_usage: Callable[[bytes], ClientUsed] = msgspec.json.Decoder(ClientUsed).d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a client has used on one day (UTC), and what it stores; the row of its stream."""
+    """A client's use on one day (UTC), and its stored bytes: the row of its stream."""
 
     subject: str
     day: str = ""
@@ -57,11 +57,10 @@ class Usage:
     bytes: int = 0
 
     def on(self, day: str) -> Usage:
-        """The same on this day: another day begins at nothing."""
+        """The use on this day; another day starts at zero."""
         return self if day == self.day else Usage(subject=self.subject, day=day, bytes=self.bytes)
 
     def after(self, more: ClientUsed) -> Usage:
-        """The use after this event."""
         before = self.on(day_of(more.at))
         return replace(
             before,
@@ -73,7 +72,6 @@ class Usage:
 
 
 def day_of(at: float) -> str:
-    """The day of a moment, in UTC."""
     return datetime.fromtimestamp(at, UTC).date().isoformat()
 
 
@@ -83,13 +81,10 @@ def _next_day(at: float) -> str:
 
 
 def stream_of(subject: str) -> str:
-    """The stream with the use of a client."""
     return f"usage-{hashlib.sha256(subject.encode()).hexdigest()[:16]}"
 
 
 class ClientLimits:
-    """The ceilings of the configuration, and what each client has used."""
-
     def __init__(self, ledger: Ledger, clock: Clock, config: LimitsConfig) -> None:
         self._ledger = ledger
         self._clock = clock
@@ -97,14 +92,13 @@ class ClientLimits:
         self._counted = {name for name, one in self._ceilings.items() if one.counts}
         """The tokens whose use is counted in the ledger."""
         self.counts_requests = config.requests
-        """Whether a limit is about requests or tasks, so that each request has to be seen."""
+        """True if a limit counts requests or tasks, so each request must be counted."""
         self._starting = anyio.Lock()
         self._driving: dict[str, list[str]] = {}
         self._calls: dict[str, tuple[float, int]] = {}
         self._clients: dict[str, Ceilings] = {}
 
     def of(self, caller: Caller) -> Ceilings | None:
-        """The ceilings of a caller; None for the operator."""
         return None if caller.subject is None else self._of(caller.credential)
 
     def _of(self, credential: str | None) -> Ceilings:
@@ -114,7 +108,6 @@ class ClientLimits:
         return (credential if credential in self._ceilings else None) in self._counted
 
     def count_request(self, caller: Caller) -> None:
-        """Counts a request of a client. Raises `LimitReached`."""
         limits = self.of(caller)
         if limits is None or caller.subject is None:
             return
@@ -131,7 +124,7 @@ class ClientLimits:
         self._calls[caller.subject] = (begun, count + 1)
 
     def tasks_of(self, requestor: str) -> int | None:
-        """How many tasks of a requestor may run at once; None if only the settings limit them.
+        """The maximum of concurrent tasks of a requestor; None if only the settings limit them.
 
         A requestor that has sent no request is the operator, in a process that serves no client.
         """
@@ -140,19 +133,19 @@ class ClientLimits:
 
     @asynccontextmanager
     async def starting(self, caller: Caller, mission: Mission, size: int) -> AsyncGenerator[None]:
-        """Counts a mission of so many bytes that a client starts. Raises `LimitReached` or `ValidationFailed`."""
+        """Counts a mission of `size` bytes that a client starts. Raises `LimitReached` or `ValidationFailed`."""
         limits = self.of(caller)
         if limits is None or caller.subject is None:
             yield
             return
         endless = mission.budget.max_iterations == mission.budget.max_wall_clock_seconds == -1
         if endless and not limits.unbounded:
-            reason = f"only the operator starts a mission without a bound; {advice('`unbounded = true` in `[limits]`')}"
+            reason = f"only the operator can start an unbounded mission; {advice('`unbounded = true` in `[limits]`')}"
             raise ValidationFailed([Fault(field="budget.unbounded", reason=f"{reason} allows it; set a cap")])
         if not self._counts(caller.credential):
             yield
             return
-        async with self._starting:  # two starts at once must not pass the same count
+        async with self._starting:  # two concurrent starts must not pass the same count
             if limits.missions_at_once is not None:
                 owned = [name async for name in self._owned(caller.subject, UNENDED)]
                 if len(owned) >= limits.missions_at_once:
@@ -175,14 +168,14 @@ class ClientLimits:
 
     @asynccontextmanager
     async def driving(self, caller: Caller, mission_id: str) -> AsyncGenerator[None]:
-        """Counts a mission that a client drives while the block runs. Raises `LimitReached`."""
+        """Counts a mission as driven by the client while the block runs. Raises `LimitReached`."""
         limits = self.of(caller)
         if limits is None or limits.running is None or caller.subject is None:
             yield
             return
         async with self._starting:
             here = self._driving.setdefault(caller.subject, [])
-            # A run that waits for its pace holds its claim and goes on by itself; one that waits for a person has none.
+            # A run that waits for its pace keeps its claim and continues; a run that waits for a person has none.
             others = {name async for name in self._owned(caller.subject, ("running", "waiting"))} - {*here, mission_id}
             live = [name for name in others if await self._ledger.is_claimed(name)]
             if len(live) + len({*here} - {mission_id}) >= limits.running:
@@ -199,7 +192,6 @@ class ClientLimits:
             here.remove(mission_id)
 
     async def ceiling(self, state: MissionState, spent: Spent) -> str | None:
-        """Counts what a mission has used, for its owner; why it may not go on, or None."""
         if state.owner is None or not self._counts(state.credential):
             return None
         limits = self._of(state.credential)
@@ -213,7 +205,6 @@ class ClientLimits:
         return None if over is None else over.message
 
     async def store(self, caller: Caller, size: int) -> None:
-        """Counts so many bytes that a client stores outside of its missions. Raises `LimitReached`."""
         limits = self.of(caller)
         most = None if limits is None else limits.bytes_stored
         if most is None or caller.subject is None:
@@ -221,12 +212,11 @@ class ClientLimits:
 
         def refuse(usage: Usage) -> None:
             if usage.bytes + size > most:
-                raise _reached("bytes_stored", most, caller.who, "when the operator forgets missions of it")
+                raise _reached("bytes_stored", most, caller.who, "when the operator forgets some of its missions")
 
         await self._count(caller.subject, refuse, bytes=size)
 
     async def forgotten(self, owner: str | None, credential: str | None, size: int) -> None:
-        """Gives the bytes of a forgotten mission back."""
         if owner is not None and self._counts(credential):
             await self._count(owner, bytes=-size)
 
@@ -236,7 +226,7 @@ class ClientLimits:
                 yield row.name
 
     async def _count(self, subject: str, refuse: Callable[[Usage], None] = lambda _: None, **more: Any) -> Usage:
-        """What a client has used with this, stored unless it is nothing; `refuse` sees what there is before."""
+        """Adds `more` to a client's use, stores a change, and returns the use; `refuse` checks the use before."""
         stream = stream_of(subject)
         while True:
             row, now = await self._ledger.row(stream), self._clock.now()
@@ -247,7 +237,7 @@ class ClientLimits:
                 return usage
             event = ClientUsed(at=now, subject=subject, **more)
             usage = usage.after(event)
-            with suppress(Conflict):  # another process has counted something; look again
+            with suppress(Conflict):  # another process has counted something; read again
                 head = 0 if row is None else row.head.seq
                 drafts = [Draft(*encode(event))]
                 await self._ledger.append(stream, head, drafts, kind=KIND, status="open", summary=asdict(usage))
@@ -255,7 +245,6 @@ class ClientLimits:
 
 
 def _over(limits: Ceilings, usage: Usage, who: str, now: float, *, starts: bool = False) -> LimitReached | None:
-    """The first ceiling that a client has reached."""
     tomorrow = _next_day(now)
     daily: Mapping[str, tuple[float | None, float]] = {
         "missions_a_day": (limits.missions_a_day if starts else None, usage.missions),
@@ -266,11 +255,11 @@ def _over(limits: Ceilings, usage: Usage, who: str, now: float, *, starts: bool 
         if most is not None and used >= most:
             return _reached(name, most, who, f"at {tomorrow}", frees_at=tomorrow)
     if limits.bytes_stored is not None and usage.bytes >= limits.bytes_stored:
-        return _reached("bytes_stored", limits.bytes_stored, who, "when the operator forgets missions of it")
+        return _reached("bytes_stored", limits.bytes_stored, who, "when the operator forgets some of its missions")
     return None
 
 
 def _reached(name: str, most: float, who: str, when: str, **details: Any) -> LimitReached:
     return LimitReached(
-        f"[limits] {name} = {most:g} is reached for {who}; it frees {when}", limit=name, value=most, **details
+        f"[limits] {name} = {most:g} is reached for {who}; it becomes free {when}", limit=name, value=most, **details
     )

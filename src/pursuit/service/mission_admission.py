@@ -1,16 +1,16 @@
 """Checks whether a mission can be started here: its tools exist, its names resolve, its fixed arguments fit.
 
-Invariant: all faults at once; nothing is stored and nothing begins.
+Invariant: all faults are reported together; nothing is stored and nothing starts.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 from pursuit.config.commands import COMMANDS_SERVER
 from pursuit.core.base_model import nearest
@@ -43,7 +43,7 @@ from pursuit.upstream.pool import Pool
 
 
 def criteria_faults(mission: Mission, tools: Iterable[str]) -> list[Fault]:
-    """Why criteria can never be the end of a mission with these tools, or are its end at once."""
+    """Faults of criteria that these tools can never meet, or that would end the mission immediately."""
     required = [(place, one) for place, one in enumerate(mission.criteria) if one.required]
     if not required:
         reason = "none is required, so the mission would be completed at its first checkpoint; leave one required"
@@ -67,7 +67,6 @@ def criteria_faults(mission: Mission, tools: Iterable[str]) -> list[Fault]:
 
 
 def _impossible_count(mission: Mission, criterion: AnyCriterion) -> str | None:
-    """Why a number of calls or of matches can never be reached."""
     if isinstance(criterion, ToolCallSucceeded):
         one_each = mission.proposer.REPEATS
         for cap in ("max_tool_calls", "max_iterations") if one_each else ("max_tool_calls",):
@@ -80,7 +79,7 @@ def _impossible_count(mission: Mission, criterion: AnyCriterion) -> str | None:
 
 
 def _exclude(thresholds: Sequence[MetricThreshold]) -> bool:
-    """Whether no number meets them all: their targets, and numbers beside and between them, are all there is."""
+    """True if no number meets them all; trying their targets and numbers beside and between them is enough."""
     targets = sorted({one.target for one in thresholds})
     beside = [math.nextafter(one, way) for one in targets for way in (-math.inf, math.inf)]
     between = [(low + high) / 2 for low, high in pairwise(targets)]
@@ -92,12 +91,10 @@ _GLOB = frozenset("*?[")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """A mission with its names made whole, and the tools that it may use."""
-
     mission: Mission
     tools: tuple[str, ...]
     denied: tuple[str, ...]
-    """The tools that it names and its own policy denies."""
+    """The tools that the mission names and its own policy denies."""
     parameters: dict[str, list[str]]
     warnings: tuple[str, ...]
 
@@ -112,9 +109,9 @@ async def admit(
     clients: Collection[str] | None = None,
     child: bool = False,
 ) -> Admitted:
-    """Connects the servers that the mission needs and resolves every name in it; its language model is looked for.
+    """Connects the servers that the mission needs, resolves every name in it, and checks its language model.
 
-    `among` are the models that it may have; None is any. `clients` are the kinds of other packages
+    `among` are the models that it may use; None allows any. `clients` are the proposer kinds of other packages
     that a client may name; None if the operator chose the proposer.
     """
     kind, settings = kind_of(mission.proposer), mission.proposer
@@ -130,7 +127,7 @@ async def admit(
     named = list(dict.fromkeys([*resolver.allowlist(), *own]))
     resolver.proposer(pool, clients, child=child)
     if mission.fleet is not None and FLEET in pool.names:
-        resolver.fault("fleet", f"a server is called {FLEET!r}, as what starts children is; rename that server")
+        resolver.fault("fleet", f"the server name {FLEET!r} is reserved for child missions; rename the server")
     resolver.tools = resolver.permitted(named)
     whole = await resolver.whole()
     resolver.faults += criteria_faults(mission, resolver.tools)
@@ -148,14 +145,13 @@ async def admit(
 
 
 async def proposer_faults(mission: Mission, models: Models) -> list[Fault]:
-    """Why the language model of a mission cannot be asked from here."""
-    resolver = _MissionTools(mission, Catalogue(), {}, models, None)
+    resolver = _MissionTools(mission, Catalogue(), models=models)
     await kind_of(mission.proposer).admit(mission.proposer, resolver)
     return resolver.faults
 
 
 def _metrics_without_source(mission: Mission, tools: Sequence[Tool]) -> list[Fault]:
-    """The metrics of criteria that no tool can give; found only where it is known what each tool gives."""
+    """Metrics of criteria that no tool reports; checked only where the metrics of each tool are known."""
     if mission.proposer.facts().reports_metrics:
         return []
     faults: list[Fault] = []
@@ -173,19 +169,19 @@ def _metrics_without_source(mission: Mission, tools: Sequence[Tool]) -> list[Fau
 
 
 def _counts(source: str | None, tool: str) -> bool:
-    """Whether a tool counts under a source as the user wrote it: a glob, or a name with or without its server."""
+    """True if a tool matches a `source` as the user wrote it: a glob, or a name with or without its server."""
     return source is None or fnmatchcase(tool, source) or tool.partition(".")[2] == source
 
 
 def _no_source(metric: str, given: Sequence[str]) -> str:
-    known = f"; they give {', '.join(sorted(set(given)))}{nearest(metric, given)}" if given else ""
-    return f"no command of this mission gives {metric!r}{known}; add it in pursuit.toml, as in " + advice(
+    known = f"; they report {', '.join(sorted(set(given)))}{nearest(metric, given)}" if given else ""
+    return f"no command of this mission reports {metric!r}{known}; add it in pursuit.toml, as in " + advice(
         '`"{}" = \'{}=({})\'` in `[commands."{}".metrics]`', metric, metric, NUMBER, "NAME"
     )
 
 
 def _servers(mission: Mission, pool: Pool, own: Iterable[Tool]) -> list[str] | None:
-    """The servers that the allowlist names; None (all) if a word of it may mean any, or names none."""
+    """The servers that the allowlist names; None (all) if an entry may match any server or names none."""
     if mission.tool_allowlist is None:
         return None if mission.allow_all_tools else []
     servers: list[str] = []
@@ -198,26 +194,19 @@ def _servers(mission: Mission, pool: Pool, own: Iterable[Tool]) -> list[str] | N
     return [server for server in dict.fromkeys(servers) if server in pool.names]
 
 
+@dataclass(slots=True)
 class _MissionTools:
-    """Collects every fault while it makes the names of a mission whole; the `Admission` that its proposer gets."""
+    """Resolves the names of a mission and collects every fault; the `Admission` that its proposer gets."""
 
-    def __init__(
-        self,
-        mission: Mission,
-        catalogue: Catalogue,
-        checks: Mapping[str, Mapping[str, Any]],
-        models: Models | None,
-        among: Collection[str] | None,
-    ) -> None:
-        self.mission = mission
-        self.catalogue = catalogue
-        self.checks = checks
-        self.models = models
-        self.among = among
-        self.tools: Sequence[str] = ()
-        self.row: dict[str, Any] = {}
-        self.faults: list[Fault] = []
-        self.warnings: list[str] = []
+    mission: Mission
+    catalogue: Catalogue
+    checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    models: Models | None = None
+    among: Collection[str] | None = None
+    tools: Sequence[str] = ()
+    row: dict[str, Any] = field(default_factory=dict[str, Any])
+    faults: list[Fault] = field(default_factory=list[Fault])
+    warnings: list[str] = field(default_factory=list[str])
 
     def fault(self, field: str, reason: str) -> None:
         self.faults.append(Fault(field=field, reason=reason))
@@ -238,17 +227,16 @@ class _MissionTools:
         return self._named("tool_allowlist", words)
 
     def proposer(self, pool: Pool, clients: Collection[str] | None, *, child: bool) -> None:
-        """Some proposers run with the operator's rights, so only a mission that the operator wrote may name them."""
+        """Checks the proposer: some run with the operator's rights, so only the operator's missions may name them."""
         settings = self.mission.proposer
         why = None if clients is None else refused_to_clients(settings, clients, child=child)
         if why is not None:
             self.fault("proposer.kind", f"{why}; name another proposer")
         for name in settings.RESERVED:
             if name in pool.names:
-                self.fault("proposer.kind", f"a server is called {name!r}, as the agent's own is; rename that server")
+                self.fault("proposer.kind", f"the server name {name!r} is reserved for the agent; rename the server")
 
     def permitted(self, tools: list[str]) -> list[str]:
-        """The tools without those that the mission's own policy denies; every word of that policy must find one."""
         policy = self.mission.policy
         if policy is None:
             return tools
@@ -256,7 +244,7 @@ class _MissionTools:
         self._named("policy.ask", policy.ask)
         left = [tool for tool in tools if tool not in denied]
         if tools and not left:
-            self.fault("policy.deny", "denies every tool that is allowed; a mission needs one at least")
+            self.fault("policy.deny", "denies every allowed tool; a mission needs at least one")
         return left
 
     def _named(self, field: str, words: Sequence[str]) -> list[str]:
@@ -266,7 +254,6 @@ class _MissionTools:
         return found
 
     async def whole(self) -> dict[str, Any]:
-        """The mission as plain data with qualified names."""
         mission = self.mission
         data = mission.model_dump(mode="json")
         for place, criterion in enumerate(mission.criteria):
@@ -295,7 +282,7 @@ class _MissionTools:
             return matching[0]
         if tools or not self.faults:
             known = ", ".join(tools[:10]) or "none"
-            self.fault(field, f"{name!r} is not one tool of this mission; its tools are {known}")
+            self.fault(field, f"{name!r} is not a single tool of this mission; its tools are {known}")
         return name
 
     def _source(self, field: str, pattern: str) -> str:
@@ -319,18 +306,9 @@ class _MissionTools:
         if check.tool_name is not None:
             row["tool_name"] = self.tool(f"{at}.tool_name", check.tool_name)
             self.arguments(f"{at}.args", row["tool_name"], check.args)
-        elif check.check is not None:
-            named = self.checks.get(check.check)
-            if named is None:
-                known = ", ".join(sorted(self.checks)) or "none"
-                self.fault(f"{at}.check", f"no [checks.{check.check}] in the configuration; it has {known}")
-            elif not _is_argv(named.get("command")):
-                self.fault(f"{at}.check", f"[checks.{check.check}] needs command, a list of words")
-
-
-def _is_argv(value: object) -> bool:
-    words = cast("list[object]", value) if isinstance(value, list) else []
-    return bool(words) and all(isinstance(word, str) for word in words)
+        elif check.check is not None and check.check not in self.checks:
+            known = ", ".join(sorted(self.checks)) or "none"
+            self.fault(f"{at}.check", f"no [checks.{check.check}] in the configuration; it has {known}")
 
 
 def _warnings(mission: Mission, tools: Sequence[str], catalogue: Catalogue) -> list[str]:
@@ -342,7 +320,7 @@ def _warnings(mission: Mission, tools: Sequence[str], catalogue: Catalogue) -> l
             unsourced = isinstance(criterion, MetricThreshold | MetricTrend | EventSeen) and criterion.source is None
             if unsourced and criterion.required:
                 warnings.append(
-                    f"criterion {criterion.criterion_id!r} believes any of the {len(tools)} tools; "
+                    f"criterion {criterion.criterion_id!r} accepts metrics of any of the {len(tools)} tools; "
                     "name the tool that counts with `source`"
                 )
             vague = isinstance(criterion, Predicate) and not any(name in criterion.expression for name in tools)
@@ -353,14 +331,14 @@ def _warnings(mission: Mission, tools: Sequence[str], catalogue: Catalogue) -> l
                 )
     for one in mission.criteria if mission.workspace is not None else ():
         if isinstance(one, Check) and one.tool_name and not one.tool_name.startswith(f"{COMMANDS_SERVER}."):
-            why = f"calls {one.tool_name}, which checks the files of its server, and not the agent's worktree"
+            why = f"calls {one.tool_name}, which checks its server's files instead of the agent's worktree"
             warnings.append(f"criterion {one.criterion_id!r} {why}; use `command`, or a tool of the server `commands`")
     tuned = [name for name in tools if catalogue.tools[name].input_schema.get("properties")]
     return [*warnings, *_mixed_designs(mission, tuned)]
 
 
 def _mixed_designs(mission: Mission, tools: Sequence[str]) -> list[str]:
-    """A warning if calls with different arguments can meet the limits of a mission together; `tools` take some."""
+    """Warns if calls with different arguments can together meet a mission's limits; `tools` take arguments."""
     limits = [one for one in mission.criteria if isinstance(one, MetricThreshold) and one.required]
     sources = {name for one in limits for name in tools if _counts(one.source, name)}
     mixes = len(sources) > 1 or any(one.hold for one in limits)

@@ -1,9 +1,8 @@
-"""Notifications: a command or a webhook of the operator is told when a mission waits, ends, is stuck or interrupted.
+"""Notifies a command or a webhook of the operator when a mission waits, ends, is stuck or interrupted.
 
-The events of a mission are the record of what there is to tell, and the stream `notifications` of what was told. The
-driver tells what it has just stored; a serving process also tells what a process that died did not, and finds missions
-that no process drives. Invariant: a notification never holds a mission up, and its id is the same however often it is
-sent.
+A mission's events tell what to send, and the stream `notifications` records what was sent. The driver sends
+notifications for the events that it stores; a serving process also sends those of dead processes, and finds missions
+without a driver. Invariant: a notification never delays a mission, and its id stays the same however often it is sent.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 from urllib.parse import urlsplit
@@ -25,13 +25,13 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from pursuit.config.configuration import Notice, NotifyConfig
+from pursuit.config.configuration import Notice, NotifyTable
+from pursuit.config.process_environment import USUAL_ENVIRONMENT, ProcessEnvironment
 from pursuit.config.servers import is_loopback
 from pursuit.config.variables import expand_variables
 from pursuit.core.budgets import budget_use
-from pursuit.core.events import Event, IterationEnded, MissionEnded, MissionFailed, WaitBegan, encode
+from pursuit.core.events import Event, IterationEnded, MissionEnded, MissionFailed, WaitBegan, decoded, encode
 from pursuit.core.fold import cut_short
-from pursuit.core.history import decoded
 from pursuit.core.report import Status, iso
 from pursuit.core.state import TERMINAL, MissionState
 from pursuit.core.tools import CallFailed
@@ -42,12 +42,12 @@ from pursuit.ledger.contract import ANY, Draft, Ledger, StreamRow, every_stream
 from pursuit.service.queries import Queries
 
 STREAM = "notifications"
-SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix that Standard Webhooks gives to secrets
+SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix of secrets in Standard Webhooks
 WEBHOOK_ID, WEBHOOK_TIMESTAMP, WEBHOOK_SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 FOR_A_PERSON = ("approval", "input", "budget")
-"""The waits that only a person ends."""
+"""The waits that only a person can end."""
 STUCK = ("no_progress", "proposer_failed", "out_of_reach")
-"""The reasons of a verdict that say that there is no way on."""
+"""The reasons of a verdict with which a mission is stuck."""
 _WORTH_ANOTHER_TRY = (408, 409, 425, 429)
 _TOLD = (
     *("session_id", "status", "directive", "iteration_count", "waiting_for", "waiting_detail", "waiting_until"),
@@ -59,36 +59,30 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifierSettings:
-    """How often, how long and how far back."""
-
     budget_share: float = 0.8
     retries: tuple[float, ...] = (1, 5, 30, 120, 600, 1_800, 3_600)
     """Seconds before each further attempt; about an hour and three quarters in all."""
     exit_seconds: float = 5.0
     """How long a process that ends waits for deliveries; a serving process sends the rest."""
     look_seconds: float = 10.0
-    """How often a serving process looks for what was not told. A mission that has no driver at two looks in a row is
-    interrupted: between an answer and the driver that goes on with it there is none for a moment."""
+    """Seconds between searches of a serving process for unsent notifications. A mission without a driver in two
+    successive searches is interrupted: after an answer it takes a moment until a driver continues."""
     oldest: float = 86_400.0
-    """What happened longer ago is not told any more."""
+    """Older events are no longer notified."""
     concurrent: int = 4
     remembered: int = 4_096
-    """How many settled notifications are read back."""
+    """Number of settled notifications to read back."""
 
 
 class NotificationEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """An event of the stream."""
-
     at: float
 
 
 class NotificationsBegan(NotificationEvent, frozen=True, kw_only=True):
-    """Notifications were configured; what happened before is not told."""
+    """Notifications were configured; earlier events are not notified."""
 
 
 class NotificationSettled(NotificationEvent, frozen=True, kw_only=True):
-    """A notification was delivered to a target, or given up with an error."""
-
     id: str
     target: str
     attempts: int
@@ -100,8 +94,6 @@ _decode = msgspec.json.Decoder(NotificationsBegan | NotificationSettled).decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
-    """What is told; `body` is its JSON."""
-
     id: str
     body: bytes
 
@@ -115,7 +107,6 @@ class NotDelivered(Exception):
 
 
 def notice_in(event: Event) -> Notice | None:
-    """What an event of a mission means to the operator, or None."""
     match event:
         case WaitBegan() if event.waiting_for in FOR_A_PERSON:
             return "waiting"
@@ -128,7 +119,6 @@ def notice_in(event: Event) -> Notice | None:
 
 
 def caps_nearly_spent(state: MissionState, share: float) -> dict[str, float]:
-    """The caps of which at least this share is used, each with its value."""
     return {
         name: use.limit
         for name, use in budget_use(state).caps.items()
@@ -139,7 +129,6 @@ def caps_nearly_spent(state: MissionState, share: float) -> dict[str, float]:
 def notification(
     identity: str, kind: Notice, mission_id: str, state: MissionState, *, at: float, **more: Any
 ) -> Notification:
-    """The message about a mission in this state."""
     status = Status.of(mission_id, state).as_json()
     data = {name: status[name] for name in _TOLD if name in status}
     if kind == "waiting":
@@ -161,20 +150,20 @@ def signature(secret: str, identity: str, timestamp: str, body: bytes) -> str:
 
 
 class Notifier:
-    """Tells the operator; one for each runtime, open as long as the runtime is."""
-
     def __init__(
         self,
         ledger: Ledger,
         clock: Clock,
-        config: NotifyConfig,
+        config: NotifyTable,
         *,
+        base: Path,
+        around: ProcessEnvironment = USUAL_ENVIRONMENT,
         settings: NotifierSettings | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._ledger = ledger
         self._clock = clock
-        self._config = config
+        self._config, self._base, self._around = config, base, around
         self._settings = settings or NotifierSettings()
         self._environ = os.environ if environ is None else environ
         self._targets = [
@@ -183,7 +172,7 @@ class Notifier:
         ]
         self._sending: set[tuple[str, str]] = set()
         self._settled: set[tuple[str, str]] = set()
-        """By which process ever, as far as the stream was read."""
+        """Settled by any process, as far as the stream was read."""
         self._read_up_to: int | None = None
         self._begun = False
         self._undriven: set[tuple[str, int]] = set()
@@ -206,7 +195,6 @@ class Notifier:
         return await self._tasks.__aexit__(kind, value, trace)
 
     def recorded(self, mission_id: str, state: MissionState, events: Sequence[tuple[int, Event]]) -> None:
-        """A driver has stored these events."""
         if not self._begun:
             self._begun = True
             self._tasks.start_soon(self._begin)
@@ -221,41 +209,41 @@ class Notifier:
 
     def _tell_budget(self, mission_id: str, state: MissionState, at: float) -> None:
         if state.terminal or state.waiting_for == "budget":
-            return  # that is told
+            return  # already sent
         for name, cap in caps_nearly_spent(state, self._settings.budget_share).items():
             identity = f"{mission_id}-{name}-{cap:g}".replace(".", "_")  # no dot: the signature joins by dots
             self._tell(identity, "budget", mission_id, state, at=at, cap=name)
 
     def _tell(
         self, identity: str, kind: Notice, mission_id: str, state: MissionState, *, at: float, **more: Any
-    ) -> None:
-        """Begins to deliver, unless that is done or not wanted."""
-        if not self._is_wanted(kind, state.parent):
-            return
-        done = (self._sending, self._settled)
-        targets = [one for one in self._targets if not any((identity, one) in keys for keys in done)]
-        if not targets:
-            return
+    ) -> bool:
+        """Sends it to each target that this process knows to lack it; False if there is none."""
+        targets = [one for one in self._targets if (identity, one) not in self._settled]
+        if not targets or not self._is_wanted(kind, state.parent):
+            return False
         message = notification(identity, kind, mission_id, state, at=at, **more)
         for target in targets:
-            self._sending.add((identity, target))
-            self._tasks.start_soon(self._deliver, message, target)
+            if (identity, target) not in self._sending:
+                self._sending.add((identity, target))
+                self._tasks.start_soon(self._deliver, message, target)
+        return True
 
     def _is_wanted(self, kind: Notice, parent: str | None) -> bool:
-        """Whether the operator wants to know. Of a child only its questions are told."""
+        """True if the operator wants this notification. For child missions, only approvals are notified."""
         wanted = kind in self._config.events or (kind == "stuck" and "ended" in self._config.events)
         return wanted and (parent is None or kind == "waiting")
 
     async def _deliver(self, message: Notification, target: str) -> None:
-        """Sends until it is delivered or given up; a process that ends before leaves it to a serving one."""
+        """Sends until it is delivered or given up; if this process ends before, a serving process continues."""
         key = (message.id, target)
         try:
-            # The lock is on the message: of several processes that know of it one sends it at a time.
+            # The lock is on the message: only one process sends it at a time.
             claim = await self._ledger.claim(f"notify-{hashlib.sha256('/'.join(key).encode()).hexdigest()[:32]}")
             if claim is None:
                 return
             try:
-                if not await self._is_settled(key):
+                await self._read_settled()
+                if key not in self._settled:
                     await self._send_until_settled(message, target)
             finally:
                 with anyio.CancelScope(shield=True):
@@ -287,7 +275,6 @@ class Notifier:
         self._settled.add((message.id, target))
 
     async def _attempt(self, message: Notification, target: str) -> None:
-        """Sends once. Raises `NotDelivered`."""
         try:
             with anyio.fail_after(self._config.timeout):
                 await (self._post(message) if target == "webhook" else self._run(message))
@@ -296,8 +283,7 @@ class Notifier:
 
     async def _run(self, message: Notification) -> None:
         try:
-            config = self._config
-            done = await run_command(config.command, str(config.base), around=config.surroundings, given=message.body)
+            done = await run_command(self._config.command, str(self._base), around=self._around, given=message.body)
         except CallFailed as failed:
             raise NotDelivered(str(failed), final=True) from None
         if done["exit_code"] != 0:
@@ -305,7 +291,7 @@ class Notifier:
             raise NotDelivered(f"exit code {done['exit_code']} {said[0][:200]}".strip())
 
     async def _post(self, message: Notification) -> None:
-        import httpx2  # noqa: PLC0415 - most missions tell no one
+        import httpx2  # noqa: PLC0415 - most missions send no notifications
 
         url, secret = (
             self._expanded(self._config.webhook or "", "webhook"),
@@ -319,7 +305,7 @@ class Notifier:
             WEBHOOK_SIGNATURE: signature(secret, message.id, timestamp, message.body),
         }
         try:
-            # A proxy from the environment is for other machines.
+            # A proxy from the environment is meant for other machines.
             own = is_loopback(urlsplit(url).hostname or "")
             async with httpx2.AsyncClient(timeout=self._config.timeout, trust_env=not own) as client:
                 response = await client.post(url, content=message.body, headers=headers)
@@ -337,7 +323,6 @@ class Notifier:
         return value
 
     async def watch(self, service: Queries) -> NoReturn:
-        """Looks again and again; a serving process runs it."""
         while True:
             try:
                 await self.look(service)
@@ -346,9 +331,10 @@ class Notifier:
             await anyio.sleep(self._settings.look_seconds)
 
     async def look(self, service: Queries) -> None:
-        """Tells what a process that died did not tell, and which missions no process drives since the last look."""
+        """Notifies of events that a dead process left unsent, and of missions without a driver in two searches."""
         now = self._clock.now()
         since = max(await self._began(), now - self._settings.oldest)
+        await self._read_settled()
         undriven: set[tuple[str, int]] = set()
         async for row in every_stream(self._ledger, kind="mission", since=now - 7 * self._settings.oldest):
             if row.updated_at < since:
@@ -367,7 +353,7 @@ class Notifier:
             await self._remind(service, self._config.remind)
 
     async def _remind(self, service: Queries, every: float) -> None:
-        """Tells again of questions that are open for so many seconds, or twice, three times, … as many."""
+        """Reminds of open approvals every `every` seconds."""
         now, began = self._clock.now(), await self._began()
         async for row in every_stream(self._ledger, kind="mission", status=("waiting",)):
             if row.summary.get("waiting_for") != "approval":
@@ -379,12 +365,12 @@ class Notifier:
                 if first is None or count < 1:
                     continue
                 identity = f"{row.name}-{first.approval_id}-{count}"
-                if not await self._is_settled_everywhere(identity):
-                    self._tell(identity, "waiting", row.name, state, at=now, reminder=count)
+                self._tell(identity, "waiting", row.name, state, at=now, reminder=count)
 
     async def stopped(self, service: Queries, names: Iterable[str]) -> None:
-        """Tells which of these missions a signal has just interrupted; their driver is this process, which ends."""
+        """Notifies of the missions among `names` that a signal has just interrupted in this process."""
         await self._began()
+        await self._read_settled()
         for name in names:
             row = await self._ledger.row(name)
             if row is not None and cut_short(row.status, row.summary, self._clock.now()):
@@ -392,24 +378,18 @@ class Notifier:
 
     async def _tell_interrupted(self, row: StreamRow, service: Queries) -> None:
         state = await service.state(row.name)
-        identity, resume = f"{row.name}-{state.run}", advice("pursuit resume {}", row.name)
-        if not await self._is_settled_everywhere(identity):
-            at, status = row.updated_at, {"status": "interrupted", "next": resume}
-            self._tell(identity, "interrupted", row.name, await service.state(row.name), at=at, **status)
+        shown = {"status": "interrupted", "next": advice("pursuit resume {}", row.name)}
+        self._tell(f"{row.name}-{state.run}", "interrupted", row.name, state, at=row.updated_at, **shown)
 
     async def _tell_again(self, row: StreamRow, service: Queries) -> bool:
-        """Tells the last thing in a mission's stream that is worth telling; False if it is told, or holds no more."""
+        """Sends the last notification due in a mission's stream; False if it was sent or no longer applies."""
         stored = await self._ledger.read(row.name, after=max(0, row.head.seq - 16))
         for seq, event in [(one.seq, event) for one, event in zip(stored, decoded(stored), strict=True)][::-1]:
             if (kind := notice_in(event)) is None:
                 continue
             holds = {"waiting": ("waiting",), "interrupted": ("failed",)}.get(kind, tuple(TERMINAL))
-            if row.status not in holds or not self._is_wanted(kind, row.summary.get("parent")):
-                return False
-            if await self._is_settled_everywhere(f"{row.name}-{seq}"):
-                return False
-            self._tell(f"{row.name}-{seq}", kind, row.name, await service.state(row.name), at=event.at)
-            return True
+            state = await service.state(row.name)
+            return row.status in holds and self._tell(f"{row.name}-{seq}", kind, row.name, state, at=event.at)
         return False
 
     async def _begin(self) -> None:
@@ -417,30 +397,26 @@ class Notifier:
             await self._began()
 
     async def _began(self) -> float:
-        """When notifications were first configured for this ledger; what happened before is not told."""
+        """When notifications were first configured for this ledger; earlier events are not notified."""
         first = await self._ledger.read(STREAM, limit=1)
         if first:
             return first[0].at
         began = self._clock.now()
-        with suppress(Conflict):  # another process began them at this moment
+        with suppress(Conflict):  # another process did so at the same moment
             await self._append(NotificationsBegan(at=began), expected=0)
         return began
 
-    async def _is_settled_everywhere(self, identity: str) -> bool:
-        return all([await self._is_settled((identity, target)) for target in self._targets])
-
-    async def _is_settled(self, key: tuple[str, str]) -> bool:
-        """Whether any process has settled it; reads what was settled since it was last asked."""
+    async def _read_settled(self) -> None:
+        """Reads the notifications that any process has settled since the last read."""
         row = await self._ledger.row(STREAM)
         if row is None:
-            return False
+            return
         after = max(0, row.head.seq - self._settings.remembered) if self._read_up_to is None else self._read_up_to
         for stored in await self._ledger.read(STREAM, after):
             event = _decode(stored.body)
             if isinstance(event, NotificationSettled):
                 self._settled.add((event.id, event.target))
             self._read_up_to = stored.seq
-        return key in self._settled
 
     async def _append(self, event: NotificationEvent, *, expected: int | None = None) -> None:
         at = ANY if expected is None else expected

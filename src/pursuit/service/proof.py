@@ -1,7 +1,7 @@
-"""How `verify` reads each kind of stream: what its row in the listing must be, and which blobs its events name.
+"""How `verify` reads each kind of stream: its row in the listing, and the blobs that its events name.
 
-Invariant: the type of the first event decides the kind. Events are hashed and rows are not, so an edited row is
-compared with something that cannot be edited unnoticed.
+Invariant: the type of the first event decides the kind. Rows are not hashed, so each is compared with the events, which
+are: an edited row is noticed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pursuit.core.approvals import Questions
 from pursuit.core.attempts import AttemptOpened, AttemptState, advance_attempt, decode_attempt, fold_attempt
 from pursuit.core.audit import AUDIT, ControlCalled, Forgotten, decode_audit
 from pursuit.core.events import MissionCreated, ReportWritten, decode
-from pursuit.core.fold import advance, listing_of
+from pursuit.core.fold import advance, summary_of
 from pursuit.core.gateway_events import (
     GatewayApprovalAsked,
     GatewayClosed,
@@ -43,8 +43,6 @@ S = TypeVar("S")
 
 
 class _Fold(Generic[S]):
-    """The state of a stream after its events, and the blobs that these name."""
-
     def __init__(self, stream: str) -> None:
         self.stream = stream
         self.state: S | None = None
@@ -71,9 +69,8 @@ class _Mission(_Fold[MissionState]):
             self.report = event.digest
 
     def row(self, state: MissionState, /) -> Folded:
-        row, later = listing_of(state), frozenset(("run_goal", "queue"))
-        statuses = frozenset((row.status,))
-        return Folded(kind=MISSION, statuses=statuses, summary=row.summary(), later=later, report=self.report)
+        statuses, later = frozenset((state.status,)), frozenset(("run_goal", "queue"))
+        return Folded(kind=MISSION, statuses=statuses, summary=summary_of(state), later=later, report=self.report)
 
 
 class _Task(_Fold[TaskState]):
@@ -116,7 +113,7 @@ class _Gateway(_Fold[Questions]):
         self.at = event.at
 
     def row(self, state: Questions, /) -> Folded:
-        # A gateway writes its status when it appends; whether a question still waited then, only its clock knew.
+        # A gateway writes its status when it appends; only its clock knew whether an approval was still open then.
         quiet = "closed" if self.closed else "open"
         statuses = (ASKING,) if state.waits(self.at) else (quiet, ASKING) if state.asked else (quiet,)
         return Folded(kind=GATEWAY, statuses=frozenset(statuses), summary={})
@@ -132,8 +129,6 @@ class _Usage(_Fold[Usage]):
 
 
 class _Log:
-    """A stream whose row never changes."""
-
     def __init__(self, kind: str) -> None:
         self._kind = kind
 
@@ -165,8 +160,6 @@ _ENDS: Mapping[str, frozenset[str]] = {
 
 
 class _Stream:
-    """Chooses the fold by the first event."""
-
     def __init__(self, stream: str) -> None:
         self._stream = stream
         self._began = False
@@ -185,14 +178,11 @@ class _Stream:
 
 
 class PursuitFolds:
-    """The folds of all streams that Pursuit writes."""
-
     def begin(self, stream: str) -> StreamFold:
-        """A fold for a stream."""
         return _Stream(stream)
 
     def has_ended(self, kind: str, status: str) -> bool:
-        """Whether a stream of this kind may be forgotten in this status."""
+        """True if a stream of this kind may be forgotten in this status."""
         return status in _ENDS.get(kind, ()) or kind not in _KINDS
 
 
@@ -200,5 +190,4 @@ FOLDS = PursuitFolds()
 
 
 def verify_export(path: Path) -> Verification:
-    """Checks an exported mission: its chain, its blobs, and that its header is what its events say."""
     return verify_archive(path, FOLDS)

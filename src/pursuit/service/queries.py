@@ -1,6 +1,6 @@
 """The operations that read missions: status, list, history, watch, report, verify, export.
 
-Invariant: nothing here changes a mission, except that a report which a dead driver did not write is written.
+Invariant: nothing here changes a mission, except to write the report that a dead driver left unwritten.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import msgspec
 
 from pursuit.core.criteria import Check
 from pursuit.core.decision import decide
-from pursuit.core.events import AnyEvent
+from pursuit.core.events import AnyEvent, decoded
 from pursuit.core.fold import advance, cut_short, due_in, summary_of
-from pursuit.core.history import Call, History, Iteration, IterationRow, Shown, decoded, iso
+from pursuit.core.history import Call, History, Iteration, IterationRow, Shown, iso
 from pursuit.core.mission import FLEET, QUEUE
 from pursuit.core.observe import value_of
 from pursuit.core.report import ChildRow, Status
@@ -30,7 +30,7 @@ from pursuit.core.truncate import cut_to
 from pursuit.engine.context import Clock
 from pursuit.engine.driver import Driver, assemble
 from pursuit.engine.execute import worked_until
-from pursuit.engine.journal import Seen, States, unknown_mission
+from pursuit.engine.journal import MISSION_ID, Seen, States, require_id, unknown_mission
 from pursuit.engine.lessons import recall
 from pursuit.errors import (
     AttemptNotFound,
@@ -53,41 +53,36 @@ from pursuit.tasks.limits import RUNNING
 
 PAGE = 100
 GRACE = 2.0
-"""Seconds that a driver has to cancel a task when the wall clock of its mission is used up, before others do it."""
+"""Seconds that a driver has to cancel a task after its mission's wall clock is used up, before others do it."""
 
 
 class HistoryPage(Shown, frozen=True, kw_only=True):
-    """Some iterations of a mission, and where the next ones begin."""
-
     mission_id: str = msgspec.field(name="session_id")
     iterations: list[Iteration]
     next_cursor: str | None = None
 
 
 async def ended_iterations(ledger: Ledger, mission_id: str, *, first: int, after: int = 0) -> list[IterationRow]:
-    """The ended iterations from `first` on, read from the events after `after`."""
     history = History.read(await ledger.read(mission_id, after))
     ended = [one for one in history.iterations.values() if one.index >= first and one.ended is not None]
     return sorted(ended, key=lambda one: one.index)
 
 
 class VerdictAgain(Shown, frozen=True, kw_only=True):
-    """The verdict of the latest iteration, decided again."""
-
     mission_id: str = msgspec.field(name="session_id")
     iteration_index: int
     verdict: str
     verdict_reason: str
 
 
-MOST_RESULT, MOST_RESULTS = 4_000, 64_000
-"""Characters of what a call returned, and of all calls together, in the answer to a client that drives."""
+MAX_RESULT, MAX_RESULTS = 4_000, 64_000
+"""Maximum characters of a call's result, and of all results together, in the answer to a client that drives."""
 
 
 def outcome_rows(iterations: Sequence[Iteration]) -> list[dict[str, Any]]:
-    """Verdicts, metrics and what the calls returned, bounded; if that is too much, of the oldest the verdicts alone."""
+    """Verdicts, metrics and call results, bounded; the oldest iterations lose all but their verdicts first."""
     rows: list[dict[str, Any]] = []
-    left = MOST_RESULTS
+    left = MAX_RESULTS
     for one in reversed(iterations):
         row = {"iteration_index": one.index, "verdict": one.verdict, "verdict_reason": one.verdict_reason}
         found: dict[str, Any] = {
@@ -95,7 +90,7 @@ def outcome_rows(iterations: Sequence[Iteration]) -> list[dict[str, Any]]:
             "metrics": {} if one.observation is None else one.observation.metrics,
         }
         if one.script is not None and (script := one.script.as_json()):
-            found["script"] = cut_to(script, MOST_RESULT, _size)
+            found["script"] = cut_to(script, MAX_RESULT, _size)
         left -= _size(found)
         rows.append({**row, **found} if left >= 0 else {**row, "calls_omitted": len(found["calls"])})
     return rows[::-1]
@@ -104,14 +99,13 @@ def outcome_rows(iterations: Sequence[Iteration]) -> list[dict[str, Any]]:
 def _call_outcome(call: Call) -> dict[str, Any]:
     found = {"tool": call.tool, "outcome": call.outcome, "error": call.error}
     kept: dict[str, Any] = {key: value for key, value in found.items() if value is not None}
-    kept["args"] = cut_to(call.args, MOST_RESULT, _size)
+    kept["args"] = cut_to(call.args, MAX_RESULT, _size)
     if call.result is not msgspec.UNSET and call.result is not None:
-        kept["result"] = cut_to(result_value(call.result), MOST_RESULT, _size)
+        kept["result"] = cut_to(result_value(call.result), MAX_RESULT, _size)
     return kept
 
 
 def result_value(result: Any) -> Any:
-    """The value in what a call returned; a large result is a text, the beginning of it."""
     return value_of(cast("Mapping[str, Any]", result)) if isinstance(result, Mapping) else result
 
 
@@ -120,8 +114,6 @@ def _size(value: Any) -> int:
 
 
 class ListedMission(Shown, frozen=True, kw_only=True):
-    """A mission in a list."""
-
     mission_id: str = msgspec.field(name="session_id")
     status: str
     created_at: str | None
@@ -134,7 +126,6 @@ class ListedMission(Shown, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, row: StreamRow) -> Self:
-        """What the listing of the ledger says."""
         summary = row.summary
         return cls(
             mission_id=row.name,
@@ -148,15 +139,13 @@ class ListedMission(Shown, frozen=True, kw_only=True):
 
 
 class MissionPage(Shown, frozen=True, kw_only=True):
-    """Some missions, newest first, and where the next ones begin."""
-
     missions: list[ListedMission] = msgspec.field(name="sessions")
     next_cursor: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """Missions by what they need, the newest of each group; `more` names the groups that were cut."""
+    """The newest missions of each group; `more` names the groups that were cut."""
 
     needs_you: Sequence[ListedMission]
     under_way: Sequence[ListedMission]
@@ -165,24 +154,15 @@ class Overview:
     next_cursor: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissionFamily:
-    """A mission with its children, and theirs; `status` is None if it was forgotten."""
-
-    mission_id: str
-    status: Status | None
-    children: Sequence[MissionFamily]
-
-
 def is_placeable(state: MissionState) -> bool:
-    """Whether a worker can drive it: a client that lends its model does that itself."""
+    """True if a worker can drive the mission: a client that lends its model drives by itself."""
     return not state.mission.proposer.LENDS_MODEL
 
 
 def requirements_of(state: MissionState) -> Requirements:
-    """What a worker must have to drive a mission.
+    """The requirements for a worker to drive a mission.
 
-    A mission file brings servers of its own. A workspace is of one machine, that of the last driver.
+    A mission file brings its own servers. A workspace exists on one machine, that of the last driver.
     """
     mission = state.mission
     if state.file is not None:
@@ -199,23 +179,22 @@ def requirements_of(state: MissionState) -> Requirements:
 
 
 ShownStatus = Literal[StoredStatus, "interrupted"]
-"""`interrupted` is never stored: the ledger says `running`, and no live process drives the run that was cut short."""
+"""`interrupted` is never stored: it means `running` in the ledger without a live process that drives the run."""
 SHOWN_STATUSES: tuple[ShownStatus, ...] = get_args(ShownStatus)
-LONGEST_CURSOR = 18
+MAX_CURSOR = 18
 ANYONE = "*"
-MISSION_ID = re.compile(r"mission-[0-9a-f]{16}")
 
 
 ASKS_PERSON = frozenset({"approval", "input", "budget"})
-"""What a mission waits for that only a person gives."""
+"""The waits of a mission that only a person can end."""
 GROUP_SIZE = 50
-MOST_SCANNED = 20_000
-"""Rows that one request looks at to find those of a filter which no index serves."""
+MAX_SCANNED = 20_000
+"""Rows that one request reads to find matches of a filter without an index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissionFilter:
-    """Which missions to list; what is None or empty selects all. `owner` is `""` for the operator's own."""
+    """Selects missions; None or empty selects all. `owner` is `""` for the operator's own missions."""
 
     status: ShownStatus | None = None
     words: str = ""
@@ -225,7 +204,6 @@ class MissionFilter:
     until: float | None = None
 
     def selects(self, row: StreamRow) -> bool:
-        """Whether a row is among them, apart from its status and time."""
         about = f"{row.name} {row.summary.get('directive', '')}".lower() if self.words else ""
         return (
             all(word in about for word in self.words.lower().split())
@@ -236,22 +214,19 @@ class MissionFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queries:
-    """One process's view of the missions in a ledger."""
-
     ledger: Ledger
     states: States
     driver: Driver
     clock: Clock
     audit: Audit
     uid: int | None = None
-    """Whose file the ledger is: records without an owner belong to this user, and to the operator."""
+    """The owner of the ledger file: records without an owner belong to this user, and to the operator."""
     scoped: bool = False
-    """Whether the operator serves one mission, which each client may see then."""
+    """True if the operator serves a single mission, which each client may then see."""
     placement: Placement | None = None
-    """Who hands missions to workers, on a ledger that several machines share."""
+    """Places missions on workers, for a ledger that several machines share."""
 
     def is_visible(self, caller: Caller, row: StreamRow) -> bool:
-        """Whether a caller may know of a mission: it owns it, it is shared with it, or it is the operator."""
         if caller.subject is None or self.scoped:
             return True
         share = row.summary.get("share", ())
@@ -260,27 +235,24 @@ class Queries:
         return caller.subject == row.summary.get("owner", local_subject(self.uid))
 
     async def require_visible(self, caller: Caller, mission_id: str) -> None:
-        """Raises `SessionNotFound` for the mission of another caller, as for one that never was."""
+        """Raises `SessionNotFound` for another caller's mission, as if it did not exist."""
         row = await self.ledger.row(mission_id)
         if row is not None and not self.is_visible(caller, row):
             raise unknown_mission(mission_id)
 
     async def look(self, caller: Caller, mission_id: str) -> Seen:
-        """The state and the head of a mission that this caller may know of."""
         return await self.states.look(mission_id, lambda row: self.is_visible(caller, row))
 
     async def seen(self, mission_id: str) -> MissionState:
-        """The state of a mission as this process last saw it."""
-        return (self.states.seen(mission_id) or await self._load(mission_id))[0]
+        return (self.states.seen(mission_id) or await self.states.look(mission_id))[0]
 
     async def state(self, mission_id: str) -> MissionState:
-        """The state of a mission now."""
-        return (await self._load(mission_id))[0]
+        return (await self.states.look(mission_id))[0]
 
     async def status(self, mission_id: str) -> Status:
-        """Everything about a mission but its history; `interrupted` if no live process drives a run that was cut short.
+        """Everything about a mission except its history; `interrupted` if no live process drives an unfinished run.
 
-        `next` says what continues a mission whose run reached its goal.
+        `next` names the command that continues a mission whose run reached its goal.
         """
         state = await self.state(mission_id)
         now, driven = self.clock.now(), await self.ledger.is_claimed(mission_id)
@@ -297,34 +269,15 @@ class Queries:
             children.append(msgspec.structs.replace(child, status=standing, directive=directive))
         return msgspec.structs.replace(status, children=children, **found)
 
-    async def fleets(self, *, limit: int = 50) -> list[str]:
-        """The missions that started children and are no children themselves, the newest first."""
-        parents: dict[str, str | None] = {}
-        async for row in every_stream(self.ledger, kind="mission"):
-            if row.status != FORGOTTEN:
-                parents[row.name] = row.summary.get("parent")
-        roots = {parent for parent in parents.values() if parent is not None and not parents.get(parent)}
-        return [name for name in parents if name in roots][:limit]
-
-    async def fleet(self, mission_id: str) -> MissionFamily:
-        """A mission with its children, and theirs: each with its status, and of the budget what is lent and used."""
-        try:
-            status = await self.status(mission_id)
-        except SessionNotFound:
-            return MissionFamily(mission_id=mission_id, status=None, children=())
-        children = [await self.fleet(child.mission_id) for child in status.children]
-        return MissionFamily(mission_id=mission_id, status=status, children=children)
-
     async def find(self, word: str) -> str:
-        """The id of the mission that a person means by this word; see `find_id`."""
         return word if MISSION_ID.fullmatch(word) else await find_id(self.ledger, "mission", word)
 
     async def interrupted(self, *, background: bool = False) -> list[str]:
-        """The missions whose run may have stopped before its goal; with `background` only background runs.
+        """The missions whose run may have stopped before its goal; with `background`, only background runs.
 
-        A background run that waits for a task is listed once the task has ended, or its own wall clock is used up.
-        So is any run whose task is overdue: its driver has gone. Where workers drive, one that waits for a time is
-        listed after it. Children go on with their parents.
+        A background run that waits for a task is listed once the task has ended, or the run's wall clock is used up.
+        So is any run whose task is overdue: its driver has died. Where workers drive, a run that waits for a time is
+        listed after that time. Children continue with their parents.
         """
         found: list[str] = []
         waiting: dict[str, str] = {}
@@ -336,18 +289,17 @@ class Queries:
             if not wanted or "parent" in row.summary or not cut_short(row.status, row.summary, now):
                 continue
             if self.placement is not None and row.summary.get("waiting_for") in ("pace", "model") and late_by < 0:
-                continue  # it is a job for that time
+                continue  # it is enqueued for that time
             if background and late_by < 0 and (task := row.summary.get("task")) is not None:
                 waiting[row.name] = task
             else:
                 found.append(row.name)
-        # One listing: a process looks every few seconds, and a thousand missions may wait for tasks.
+        # One listing: a process does this every few seconds, and a thousand missions may wait for tasks.
         tasks = every_stream(self.ledger, kind="task", status=RUNNING) if waiting else None
         working: set[str] = set() if tasks is None else {row.name async for row in tasks}
         return found + [name for name, task in waiting.items() if task not in working]
 
     async def checkpoint(self, mission_id: str) -> VerdictAgain:
-        """The cascade again over the latest iteration."""
         state = await self.state(mission_id)
         if state.last_ended is None:
             raise NoIterations(f"{mission_id} has not finished an iteration yet", session_id=mission_id)
@@ -360,10 +312,9 @@ class Queries:
         )
 
     async def history(self, mission_id: str, *, full: bool = False, cursor: str | None = None) -> HistoryPage:
-        """The iterations, a hundred a page."""
-        await self._load(mission_id)
-        if cursor is not None and (len(cursor) > LONGEST_CURSOR or not cursor.isdecimal()):
-            raise InvalidArgument(f"cursor {cursor[:40]!r} is not one that history gave")
+        await self.states.look(mission_id)
+        if cursor is not None and (len(cursor) > MAX_CURSOR or not cursor.isdecimal()):
+            raise InvalidArgument(f"invalid cursor {cursor[:40]!r}; pass one from an earlier page of the history")
         first = int(cursor or 0)
         ended = await ended_iterations(self.ledger, mission_id, first=first)
         rows = [one.shown(full=full) for one in ended if one.index < first + PAGE]
@@ -378,7 +329,6 @@ class Queries:
         limit: int = 100,
         caller: Caller = OPERATOR,
     ) -> MissionPage:
-        """The missions that a caller may know of, newest first."""
         stored = "running" if status == "interrupted" else status or STATUSES
         found: list[ListedMission] = []
         while True:
@@ -390,7 +340,7 @@ class Queries:
                 return MissionPage(missions=found, next_cursor=cursor)
 
     async def overview(self, wanted: MissionFilter, *, cursor: str | None = None) -> Overview:
-        """The missions as an operator looks at them: those that need a person, those under way, those that ended.
+        """The missions in an operator's groups: those that need a person, those under way, those that ended.
 
         Each group has its newest missions; `more` names the groups that were cut. A `cursor` continues the ended ones.
         """
@@ -423,7 +373,7 @@ class Queries:
     async def _matching(
         self, wanted: MissionFilter, status: str | Sequence[str], cursor: str | None, limit: int
     ) -> tuple[list[StreamRow], str | None]:
-        """The newest rows of a filter, at least so many if there are, and the cursor after them."""
+        """The newest rows of a filter, at least `count` if they exist, and the cursor after them."""
         found: list[StreamRow] = []
         narrow = bool(wanted.words or wanted.owner is not None or wanted.queue)
         size, scanned = (4 * limit if narrow else limit), 0
@@ -433,24 +383,23 @@ class Queries:
             )
             found += [row for row in page.rows if wanted.selects(row)]
             scanned, cursor = scanned + len(page.rows), page.next_cursor
-            if cursor is None or len(found) >= limit or scanned >= MOST_SCANNED:
+            if cursor is None or len(found) >= limit or scanned >= MAX_SCANNED:
                 return found, cursor
 
     async def is_stopped_short(self, mission_id: str) -> bool:
-        """Whether no live process drives, and no worker will drive, a run that has not gone as far as it was asked to.
+        """True if a run stopped before its goal and no process or worker will resume it.
 
-        A run that has is over, and its mission is the caller's to advance: a client that steps a mission.
+        A run that reached its goal is over, and its caller advances the mission: a client that steps it.
         """
         row = await self.ledger.row(mission_id)
         return row is not None and (await self._row(row)).resume is not None
 
     async def lessons(self, words: str, *, limit: int = 10) -> dict[str, Any]:
-        """What ended missions learned that has to do with these words, the best match first."""
+        """Lessons of ended missions that match these words, the best match first."""
         return {"missions": [one.as_json() for one in await recall(self.ledger, words, limit=limit)]}
 
     async def watch(self, mission_id: str) -> AsyncIterator[tuple[AnyEvent, MissionState]]:
-        """Every event of a mission, past and future, with the state after it."""
-        await self._load(mission_id)
+        await self.states.look(mission_id)
         state: MissionState | None = None
         async for stored in self.ledger.watch(mission_id):
             for event in decoded([stored]):
@@ -458,10 +407,9 @@ class Queries:
                 yield event, state
 
     async def report(self, mission_id: str) -> Report:
-        """The final report as it was written, or as it stands now for a mission that goes on."""
         state = await self.state(mission_id)
         if state.terminal and (not state.closed or state.report is None):
-            with suppress(LedgerUnavailable):  # a ledger that can only be read
+            with suppress(LedgerUnavailable):  # a read-only ledger
                 state = await self.driver.close(mission_id) or state
         body = await self.ledger.blob(state.report) if state.report is not None else None
         if body is not None:
@@ -474,7 +422,6 @@ class Queries:
         return Report.read(data)
 
     async def trials(self, mission_id: str) -> list[Trial]:
-        """Every trial of a mission, in order."""
         state = await self.state(mission_id)
         return every_trial(History.read(await self.ledger.read(mission_id)), state)
 
@@ -487,14 +434,13 @@ class Queries:
         return sorted(lines, key=lambda line: line["at"])[-limit:]
 
     async def verify(self, *, expect: str | Sequence[str] | None = None) -> Verification:
-        """Checks the whole ledger, and against roots that were written down earlier."""
         from pursuit.service.proof import FOLDS  # noqa: PLC0415 - it loads the JSON Schema library
 
         return await self.ledger.verify(expect=expect, folds=FOLDS)
 
     async def export(self, mission_id: str, path: Path) -> None:
-        """One file that can be verified elsewhere."""
-        await self._load(mission_id)
+        """Writes one file that can be verified elsewhere."""
+        await self.states.look(mission_id)
         await export_stream(self.ledger, mission_id, path)
 
     async def _row(self, row: StreamRow) -> ListedMission:
@@ -502,24 +448,24 @@ class Queries:
         return msgspec.structs.replace(ListedMission.of(row), **found)
 
     async def _interruption(self, mission_id: str, status: str, summary: Mapping[str, Any]) -> dict[str, str]:
-        """What to show of a `running` mission that no live process drives; children go on with parents."""
+        """Fields to show for a `running` mission that no live process drives; children continue with their parents."""
         if status != "running" or await self.ledger.is_claimed(mission_id) or await self._is_queued(mission_id):
             return {}
         if not cut_short(status, summary, self.clock.now()):
             return {"next": "mission_iterate"}
         row = await self.ledger.row(mission_id)
         last = [] if row is None else await self.ledger.read(mission_id, row.head.seq - 1, 1)
-        found = {} if last and last[0].type == "ApprovalAnswered" else {"status": "interrupted"}  # it waited for this
+        found = {} if last and last[0].type == "ApprovalAnswered" else {"status": "interrupted"}  # just answered
         return {**found, "resume": advice("pursuit resume {}", summary.get("parent", mission_id))}
 
     async def due_in(self, state: MissionState) -> float | None:
-        """Seconds until a driver has something to do, or None; a task that has ended is something to do."""
+        """Seconds until a driver has work to do, or None; handling an ended task is work."""
         if state.status == "waiting" and state.waiting_for == "task" and not await self._works(state.wait_detail):
             return 0.0
         return due_in(state, self.clock.now())
 
     async def _unplaced(self, mission_id: str, state: MissionState) -> str | None:
-        """Why no worker drives a mission that is theirs and has something to do, or None."""
+        """Why no worker drives a due mission that is left to workers, or None."""
         theirs = state.background or state.status == "pending"
         if self.placement is None or not theirs or not is_placeable(state):
             return None
@@ -527,7 +473,7 @@ class Queries:
             home = await self._machine_of(state.wait_detail)
             known = {one.host for one in (await self.placement.health()).workers if one.live}
             gone = home is not None and home not in known
-            return f"it waits for {state.wait_detail}, which runs on {home}: no worker is live there" if gone else None
+            return f"it waits for {state.wait_detail} on {home}, where no worker is live" if gone else None
         if await self.due_in(state) != 0:
             return None
         if await self.ledger.is_claimed(mission_id):
@@ -535,19 +481,18 @@ class Queries:
         return (await self.placement.health()).why_unplaced(requirements_of(state))
 
     async def has_workers(self, mission_id: str) -> bool:
-        """Whether a live worker can drive a mission."""
         if self.placement is None or not is_placeable(state := await self.state(mission_id)):
             return False
         return (await self.placement.health()).why_unplaced(requirements_of(state)) is None
 
     async def is_for_workers(self, mission_id: str) -> bool:
-        """Whether a mission is left to workers: one of them can drive it, or it names a queue."""
+        """True if a mission is left to workers: a worker can drive it, or it names a queue."""
         if self.placement is None:
             return False
         return (await self.state(mission_id)).mission.queue != QUEUE or await self.has_workers(mission_id)
 
     async def _is_queued(self, mission_id: str) -> bool:
-        """Whether a mission that no process drives is a job for workers that can drive it."""
+        """True if a mission without a driver is enqueued for workers that can drive it."""
         return (
             self.placement is not None
             and (await self.state(mission_id)).background
@@ -555,28 +500,23 @@ class Queries:
         )
 
     async def _machine_of(self, task_id: str | None) -> str | None:
-        """The machine that a task must stay on, or None."""
+        """The machine that a task is bound to, or None."""
         events = [] if task_id is None else await self.ledger.read(task_id, limit=1)
         created: dict[str, Any] = msgspec.json.decode(events[0].body) if events else {}
         return created.get("origin", {}).get(TASK_MACHINE)
 
     async def _works(self, task_id: str | None) -> bool:
-        """Whether a task that a mission waits for has not ended."""
+        """True if the task that a mission waits for has not ended."""
         row = await self.ledger.row(task_id) if task_id is not None else None
         return row is not None and row.status in RUNNING
 
-    async def _load(self, mission_id: str) -> Seen:
-        require_id(mission_id)
-        return await self.states.look(mission_id)
-
 
 def new_mission_id() -> str:
-    """An id that no mission has."""
     return f"mission-{secrets.token_hex(8)}"
 
 
 LAST = "last"
-_MOST_CANDIDATES = 5
+_MAX_CANDIDATES = 5
 _BEGINNING = re.compile(r"[a-z0-9][a-z0-9_-]{0,127}")
 _RECORDS: dict[str, tuple[type[PursuitError], str]] = {
     "mission": (SessionNotFound, advice("pursuit list")),
@@ -586,10 +526,10 @@ _RECORDS: dict[str, tuple[type[PursuitError], str]] = {
 
 
 async def find_id(ledger: Ledger, kind: str, word: str) -> str:
-    """The id that a person means: a whole one, the unique beginning of one with or without its kind, or `last`.
+    """Resolves an id that a person typed: a full id, a unique beginning with or without its kind, or `last`.
 
-    `last` is the newest record of the kind; a child mission is never meant. Raises `InvalidArgument` with the
-    candidates if the beginning is that of several.
+    `last` is the newest record of the kind, never a child mission. Raises `InvalidArgument` with the candidates if
+    several ids begin so.
     """
     missing, command = _RECORDS[kind]
     if _BEGINNING.fullmatch(word) and (row := await ledger.row(word)) is not None and row.kind == kind:
@@ -602,20 +542,13 @@ async def find_id(ledger: Ledger, kind: str, word: str) -> str:
         return newest
     begins = word if word.startswith(f"{kind}-") else f"{kind}-{word}"
     if word == f"{kind}-" or _BEGINNING.fullmatch(word) is None:
-        advice = f"give the beginning of its id, or `{LAST}` for the newest; `{command}` shows what there is"
+        advice = f"give the beginning of an id, or `{LAST}` for the newest; `{command}` lists them"
         raise InvalidArgument(f"{word[:100]!r} is not the id of a {kind}: {advice}")
     found = [row.name for row in rows if row.name.startswith(begins)]
     if len(found) == 1:
         return found[0]
     if not found:
-        raise missing(f"no {kind} id begins with {word[:100]!r}; `{command}` shows what there is")
-    shown = ", ".join(found[:_MOST_CANDIDATES]) + (", …" if len(found) > _MOST_CANDIDATES else "")
-    raise InvalidArgument(f"{word[:100]!r} begins {len(found)} ids: {shown}; give more of it", candidates=found[:100])
-
-
-def require_id(mission_id: str) -> None:
-    """Refuses what cannot be the id of a mission before it reaches storage."""
-    if MISSION_ID.fullmatch(mission_id) is None:
-        raise InvalidArgument(
-            f"{mission_id!r} is not a mission id; one is `mission-` and 16 hex digits", session_id=mission_id
-        )
+        raise missing(f"no {kind} id begins with {word[:100]!r}; `{command}` lists them")
+    shown = ", ".join(found[:_MAX_CANDIDATES]) + (", …" if len(found) > _MAX_CANDIDATES else "")
+    text = f"{word[:100]!r} matches {len(found)} ids: {shown}; give more characters"
+    raise InvalidArgument(text, candidates=found[:100])

@@ -1,4 +1,4 @@
-"""Drives missions: in the foreground, for a caller that waits, or as far as another process takes them over.
+"""Drives missions: in the foreground, for a waiting caller, or until another process takes them over.
 
 Invariant: a run that was promised to a caller is in the ledger, so another process can resume it.
 """
@@ -6,7 +6,6 @@ Invariant: a run that was promised to a caller is in the ledger, so another proc
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +14,7 @@ import anyio
 from pursuit.core.events import Identity, IterationProposed
 from pursuit.core.mission import Proposal, parse_proposal
 from pursuit.core.state import MissionState
-from pursuit.engine.context import Observer, Placed
+from pursuit.engine.context import Observer, WorkerRun
 from pursuit.engine.driver import RunOrder, has_ended
 from pursuit.engine.journal import Seen
 from pursuit.errors import InvalidArgument, Overtaken, PursuitError, SessionNotFound
@@ -25,11 +24,11 @@ from pursuit.service.queries import ended_iterations, outcome_rows
 from pursuit.service.service import Service
 
 Begin = Callable[[RunOrder], Awaitable[None]]
-"""Begins a run in the background; returns once it is in the ledger, and raises what refuses it."""
+"""Begins a run in the background; returns once it is in the ledger, and raises the error that refuses it."""
 
 
 def is_same_proposal(begun: IterationProposed, proposal: Proposal) -> bool:
-    """Whether an iteration was begun by this proposal, which a client sends again after it got no answer."""
+    """True if this proposal began the iteration; a client sends it again if the answer was lost."""
     calls = proposal.tool_calls or []
     return (
         begun.script == proposal.script
@@ -42,7 +41,6 @@ def is_same_proposal(begun: IterationProposed, proposal: Proposal) -> bool:
 
 
 def _answer(mission_id: str, state: MissionState, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """What iterations came to, with the warnings that came up in them."""
     done = {row["iteration_index"] for row in rows}
     warnings = [one.message for one in state.raised if one.iteration in done]
     answer: dict[str, Any] = {"session_id": mission_id, "status": state.status, "iterations": rows}
@@ -53,8 +51,6 @@ def _answer(mission_id: str, state: MissionState, rows: list[dict[str, Any]]) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runner(Service):
-    """Drives the missions of a ledger in this process."""
-
     async def run(
         self,
         mission_id: str,
@@ -66,8 +62,8 @@ class Runner(Service):
     ) -> MissionState:
         """Drives any mission that has not ended until it ends or waits; a paused or failed one is resumed first.
 
-        While it waits for a task no process drives it; it goes on here when the task has ended. `mode` is recorded as
-        the policy mode that the operator chose. With `begin` the run is in the background.
+        While it waits for a task, no process drives it; it continues here when the task has ended. `mode` is recorded
+        as the policy mode that the operator chose. With `begin`, the run is in the background.
         """
         await self._require_parent(mission_id)
         async with self.audit.control(caller or self.caller, "run", mission_id):
@@ -92,13 +88,12 @@ class Runner(Service):
         begin: Begin | None = None,
         seen: Seen | None = None,
     ) -> dict[str, Any]:
-        """Drives so many iterations; stops early at the end, at a wait, or when it is the client's turn.
+        """Drives up to `iterations` iterations; stops early at the end, at a wait, or when it is the client's turn.
 
-        A caller who says how many iterations it knows of (`after`) gets an answer that was lost once more, and
-        nothing new is begun. An error on the way carries the iterations that were done in its details. `sampler` is
-        the caller's own language model, for missions whose proposer is `sampling`; `mode` is recorded as in `run`.
-        With `begin` the run is in the background, and the answer has no iterations. `seen` is what the caller found
-        when it looked at the mission just now.
+        A caller who passes the number of iterations that it knows (`after`) gets a lost answer again, and nothing new
+        is started. An error carries the finished iterations in its details. `sampler` is the caller's own language
+        model, for missions whose proposer is `sampling`; `mode` is recorded as in `run`. With `begin`, the run is in
+        the background, and the answer is without iterations. `seen` is the mission as the caller has just read it.
         """
         if iterations < 1:
             raise InvalidArgument(f"max_iterations_this_call must be at least 1, not {iterations}")
@@ -107,7 +102,7 @@ class Runner(Service):
         if repeated is not None:
             return repeated
         who = caller or self.caller
-        first: list[int] = []  # where this run began: what another driver does before is not this caller's
+        first: list[int] = []  # where this run began: earlier iterations of other drivers are not in this answer
         order = RunOrder(
             mission_id,
             iterations=iterations,
@@ -122,12 +117,13 @@ class Runner(Service):
         order = await self.driver.checked(seen[0], order)
         asked = {"max_iterations_this_call": iterations, "after": after, "proposal": gist_of_proposal(proposal)}
         asked |= {} if begin is None else {"background": True}
-        async with self.audit.control(who, "iterate", mission_id, asked), self.driving(caller, mission_id):
+        audited = self.audit.control(who, "iterate", mission_id, asked, later=begin is None)
+        async with audited as told, self.limits.driving(who, mission_id):
             try:
                 if begin is not None:
                     await begin(order)
                     return _answer(mission_id, await self.state(mission_id), [])
-                state = await self.driver.drive(order)
+                state = await self.driver.drive(replace(order, told=told))
             except Overtaken:
                 return await self.missed(mission_id, iterations, after or 0)
             except PursuitError as error:
@@ -135,14 +131,10 @@ class Runner(Service):
                 raise
         return _answer(mission_id, state, await self._outcomes(mission_id, first, iterations, head))
 
-    def driving(self, caller: Caller | None, mission_id: str) -> AbstractAsyncContextManager[None]:
-        """Counts a mission that a client drives; raises `LimitReached`."""
-        return nullcontext() if self.limits is None else self.limits.driving(caller or self.caller, mission_id)
-
     async def _before(
         self, mission_id: str, seen: Seen, iterations: int, proposal: Proposal | None, after: int | None
     ) -> tuple[dict[str, Any] | None, Proposal | None, int]:
-        """The answer that a caller missed, or None; the proposal, unless its iteration has begun already; the head."""
+        """The answer that a caller missed, or None; the proposal, unless its iteration has begun; the head."""
         state, head = seen
         head = head if state.open is None else 0  # the calls of an open iteration are before the head
         done = state.iteration_count
@@ -157,30 +149,30 @@ class Runner(Service):
         return None, None if is_same_proposal(state.open.proposed, proposal) else proposal, head
 
     async def missed(self, mission_id: str, iterations: int, after: int) -> dict[str, Any]:
-        """The answer of an earlier `iterate`, for a client that did not get it."""
+        """The answer of an earlier `iterate`, for a client that did not receive it."""
         state = await self.state(mission_id)
         return _answer(mission_id, state, await self._outcomes(mission_id, [after], iterations, 0))
 
     async def _outcomes(self, mission_id: str, first: Sequence[int], limit: int, head: int) -> list[dict[str, Any]]:
-        """The iterations from `first` on with what their calls returned; none if nothing was begun."""
+        """The iterations from `first` on with the results of their calls; empty if none was begun."""
         if not first:
             return []
         ended = await ended_iterations(self.ledger, mission_id, first=first[0], after=head)
         return outcome_rows([one.shown(full=True) for one in ended if one.index < first[0] + limit])
 
     async def drive(self, order: RunOrder) -> MissionState:
-        """Drives a mission until it ends or waits; tasks that it waits for are waited for here."""
+        """Drives a mission until it ends or waits; waits for its tasks here."""
         state = await self.driver.drive(order)
         while await self._woken(order.mission_id, state):
             state = await self.driver.drive(replace(order, resume=False, mode=None))
         return await self.state(order.mission_id)
 
     async def continue_run(
-        self, mission_id: str, *, placed: Placed | None = None, driver: Identity | None = None
+        self, mission_id: str, *, placed: WorkerRun | None = None, driver: Identity | None = None
     ) -> MissionState:
         """Drives an interrupted run to its goal; a mission that was paused meanwhile stays paused.
 
-        A `placed` run is in the background; one that has not begun goes to the end, for that `driver`.
+        A `placed` run is in the background; if it has not begun, it runs to the end, for that `driver`.
         """
         while True:
             state = await self.state(mission_id)
@@ -198,22 +190,22 @@ class Runner(Service):
             )
             try:
                 state = await self.driver.drive(order)
-            except Overtaken:  # another process drove it before we had the lock
+            except Overtaken:  # another process drove it before this one had the lock
                 continue
             if order.background or not await self._woken(mission_id, state):
                 return await self.state(mission_id)
 
     async def hand_over(self, order: RunOrder) -> None:
-        """Records a run as `Driver.drive` does, with all that may refuse it, and leaves it to the workers."""
+        """Records a run as `Driver.drive` does, after the same checks, and leaves it to the workers."""
         leaving = anyio.Event()
         leaving.set()
-        await self.driver.drive(replace(order, background=True, placed=Placed(leaving=leaving)))
+        await self.driver.drive(replace(order, background=True, placed=WorkerRun(leaving=leaving)))
         await self.place(order.mission_id)
 
     async def _woken(self, mission_id: str, state: MissionState) -> bool:
-        """Waits for the task that a mission waits for, or until its wall clock is used up.
+        """Waits until the mission's task has ended, or its wall clock is used up.
 
-        False if it waits for none, or another process drives it.
+        False if the mission does not wait for a task, or another process drives it.
         """
         over = anyio.current_time() + state.wait_left(self.clock.now())
         with self.ledger.bell() as bell:
@@ -227,7 +219,7 @@ class Runner(Service):
 
     async def _require_parent(self, mission_id: str, seen: Seen | None = None) -> Seen:
         """The state and the head of a mission to drive. Raises for a child whose parent has ended, and ends it."""
-        state, head = seen or await self._load(mission_id)
+        state, head = seen or await self.states.look(mission_id)
         parent = state.parent
         if parent is None or state.terminal:
             return state, head
@@ -238,4 +230,4 @@ class Runner(Service):
         if gone:
             state = await self.abort(mission_id, reason="its parent was ended", caller=Caller(who=parent))
             raise has_ended(mission_id, state)
-        return await self._load(mission_id)
+        return await self.states.look(mission_id)

@@ -1,15 +1,15 @@
 """Schedules: a serving process starts missions from their files at the times of a cron expression.
 
-Each schedule has a stream. What becomes of a due time is decided by one compare-and-set append to it, so of several
-servers one decides. The decision names the mission's id before the mission exists: a server that dies in between loses
-no run, since any server starts the mission of the last decision, under that id and so at most once.
+Each schedule has a stream. One compare-and-set append to it decides about a due time, so only one of several servers
+decides. The decision names the mission's id before the mission exists: if a server dies in between, any server starts
+the mission of the last decision under that id, at most once.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
@@ -21,7 +21,7 @@ from zoneinfo import ZoneInfo
 import anyio
 import msgspec
 
-from pursuit.config.configuration import ScheduleConfig
+from pursuit.config.configuration import ScheduleTable
 from pursuit.core.events import encode
 from pursuit.core.report import iso
 from pursuit.core.state import TERMINAL
@@ -43,36 +43,30 @@ from pursuit.service.queries import new_mission_id
 from pursuit.service.runner import Begin
 from pursuit.service.service import Service
 
-MOST_COUNTED = 1_000
-"""Due times that are counted after a long time without a server."""
+MAX_COUNTED = 1_000
+"""Maximum of due times that are counted after a long time without a server."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSettings:
-    """How exact, and how patient."""
-
     grace: float = 300.0
-    """A due time is missed after this many seconds: a server that was restarted meanwhile still starts the run."""
+    """Seconds after which a due time is missed; a server that restarts within them still starts the run."""
     look_seconds: float = 5.0
     first_retry: float = 5.0
     last_retry: float = 300.0
 
 
 class ScheduleEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """Something that happened to a schedule; `at` is the clock of the server that wrote it."""
-
     at: float
 
 
 class ScheduleBegan(ScheduleEvent, frozen=True, kw_only=True):
-    """A server has the schedule for the first time; what was due before is not missed."""
+    """A server has the schedule for the first time; earlier due times do not count as missed."""
 
 
 class DueMissed(ScheduleEvent, frozen=True, kw_only=True):
-    """No server was there at these due times."""
-
     first: float
     last: float
     count: int
@@ -86,22 +80,16 @@ class DueSkipped(ScheduleEvent, frozen=True, kw_only=True):
 
 
 class DueQueued(ScheduleEvent, frozen=True, kw_only=True):
-    """The run of this due time begins when the one before it has ended."""
-
     due: float
 
 
 class RunOrdered(ScheduleEvent, frozen=True, kw_only=True):
-    """The mission for this due time is to be started under this id, once `replaces` is ended."""
-
     due: float
     session_id: str
     replaces: str | None = None
 
 
 class RunRefused(ScheduleEvent, frozen=True, kw_only=True):
-    """The mission of the last order cannot be started."""
-
     session_id: str
     reason: str
 
@@ -125,7 +113,6 @@ class ScheduleState:
     last_skipped: float | None = None
 
     def advance(self, event: AnyScheduleEvent) -> None:
-        """Folds an event."""
         self.head += 1
         match event:
             case ScheduleBegan():
@@ -160,16 +147,16 @@ class Due:
 class Cron:
     """The due times of a schedule, in its time zone. Raises `ValidationFailed`, and `ExtraMissing` without croniter."""
 
-    def __init__(self, config: ScheduleConfig) -> None:
+    def __init__(self, name: str, config: ScheduleTable) -> None:
         try:
             self._croniter: Any = import_module("croniter").croniter
         except ImportError:
             words = "schedules need an extra that is not installed: pip install 'pursuit[schedule]'"
             raise ExtraMissing(words, extra="schedule") from None
-        at = f"schedule.{config.name}"
+        at = f"schedule.{name}"
         self._zone = _zone(config, at)
         self._cron = config.cron
-        # At a fixed hour one run is wanted on the day when clocks go back, not one in each of the two equal hours.
+        # When clocks go back, a fixed hour occurs twice on that day; only one run is wanted.
         self._once = not config.cron.split()[1:2] or not config.cron.split()[1].startswith("*")
         try:
             self.after(0.0)
@@ -178,21 +165,19 @@ class Cron:
             raise ValidationFailed([Fault(field=f"{at}.cron", reason=reason)]) from None
 
     def local(self, at: float) -> datetime:
-        """A moment in the schedule's time zone."""
         return datetime.fromtimestamp(at, tz=self._zone)
 
     def after(self, at: float) -> float:
-        """The first due time after a moment."""
         return next(self._times(at))
 
     def between(self, after: float, until: float) -> Due:
-        """The due times after one moment and up to another; of very many only the first and the newest are exact."""
+        """The due times after `after` up to `until`; of very many, only the first and the newest are exact."""
         found = Due()
         for due in self._times(after):
             if due > until:
                 break
             found = Due(found.count + 1, found.first or due, found.last or due, due)
-            if found.count == MOST_COUNTED:
+            if found.count == MAX_COUNTED:
                 newest: datetime = self._croniter(self._cron, self.local(until), ret_type=datetime).get_prev()
                 return Due(found.count, found.first, due, newest.timestamp())
         return found
@@ -205,8 +190,7 @@ class Cron:
                 yield found.timestamp()
 
 
-def _zone(config: ScheduleConfig, at: str) -> tzinfo:
-    """The zone that the schedule names, or this machine's with its changes between summer and winter."""
+def _zone(config: ScheduleTable, at: str) -> tzinfo:
     name = config.timezone or os.environ.get("TZ", "").removeprefix(":")
     try:
         if name:
@@ -216,17 +200,16 @@ def _zone(config: ScheduleConfig, at: str) -> tzinfo:
     except (OSError, ValueError, LookupError):
         if config.timezone is None:
             return datetime.now().astimezone().tzinfo or UTC
-    reason = f"{name[:100]!r} is not a known time zone; write one such as Europe/Berlin"
+    reason = f"{name[:100]!r} is not a known time zone; write a name such as Europe/Berlin"
     raise ValidationFailed([Fault(field=f"{at}.timezone", reason=reason)])
 
 
-def read_crons(configs: Iterable[ScheduleConfig]) -> dict[str, Cron]:
-    """The due times of these schedules; raises `ValidationFailed` with the faults of all."""
+def read_crons(configs: Mapping[str, ScheduleTable]) -> dict[str, Cron]:
     found: dict[str, Cron] = {}
     faults: list[Fault] = []
-    for config in configs:
+    for name, config in configs.items():
         try:
-            found[config.name] = Cron(config)
+            found[name] = Cron(name, config)
         except ValidationFailed as failed:
             faults += failed.faults
     if faults:
@@ -235,12 +218,11 @@ def read_crons(configs: Iterable[ScheduleConfig]) -> dict[str, Cron]:
 
 
 def stream_of(name: str) -> str:
-    """The stream of a schedule."""
     return f"schedule-{name}"
 
 
 async def read_schedule(ledger: Ledger, name: str, known: ScheduleState | None = None) -> ScheduleState | None:
-    """The state of a schedule, from a `known` one on; None if no server has had the schedule."""
+    """The state of a schedule, folded from a `known` state on; None if no server has had the schedule."""
     state = known or ScheduleState()
     for one in await ledger.read(stream_of(name), after=state.head):
         state.advance(_decode(one.body))
@@ -248,7 +230,7 @@ async def read_schedule(ledger: Ledger, name: str, known: ScheduleState | None =
 
 
 async def is_active(ledger: Ledger, state: ScheduleState) -> bool:
-    """Whether the last run has not ended. One that failed by a fault of ours counts as ended."""
+    """True if the last run has not ended. A run that failed by an internal error counts as ended."""
     if state.order is None or state.refused is not None:
         return False
     row = await ledger.row(state.order.session_id)
@@ -267,10 +249,8 @@ Start = Callable[[Path, str, Caller], Awaitable[None]]
 
 @dataclass(slots=True, kw_only=True)
 class Schedules:
-    """The schedules of a serving process."""
-
     service: Service
-    configs: Mapping[str, ScheduleConfig]
+    configs: Mapping[str, ScheduleTable]
     start: Start
     begin: Begin
     clock: Clock
@@ -280,10 +260,9 @@ class Schedules:
     _retries: dict[str, _Retry] = field(default_factory=dict[str, _Retry])
 
     def __post_init__(self) -> None:
-        self.crons = read_crons(self.configs.values())
+        self.crons = read_crons(self.configs)
 
     async def run(self) -> NoReturn:
-        """Starts what is due, for ever."""
         while True:
             await self.tick()
             now = self.clock.now()
@@ -291,18 +270,17 @@ class Schedules:
             await anyio.sleep(max(0.0, min(left, self.settings.look_seconds)))
 
     async def tick(self) -> None:
-        """Decides and starts what is due now."""
         for name in self.configs:
             try:
                 await self._tick(name)
             except Conflict:
-                continue  # another server decided at this moment
+                continue  # another server decided at the same moment
             except PursuitError as error:
                 log.warning("schedule cannot be read", extra=_fields(name, reason=str(error)))
 
     async def _tick(self, name: str) -> None:
         now = self.clock.now()
-        # Only one task may fold into a state, so it is out of reach meanwhile.
+        # Only one task may fold into a state, so it is removed meanwhile.
         state = await read_schedule(self.service.ledger, name, self._states.pop(name, None))
         if state is None:
             await self._append(name, 0, [ScheduleBegan(at=now)])
@@ -317,7 +295,7 @@ class Schedules:
         self._states[name] = state
 
     async def _decide(self, name: str, state: ScheduleState, now: float) -> list[AnyScheduleEvent]:
-        """What becomes of the due times since the last decision, and of the one that is queued."""
+        """Decides about the due times since the last decision, and about the queued one."""
         events: list[AnyScheduleEvent] = []
         running = state.order.session_id if state.order and await is_active(self.service.ledger, state) else None
         queued = state.queued
@@ -330,7 +308,7 @@ class Schedules:
             return events
         late = due.last < now - self.settings.grace
         if missed := due.count if late else due.count - 1:
-            # Of several that passed since the last look only the newest can be in time.
+            # If several due times have passed, only the newest can still be in time.
             events.append(DueMissed(at=now, first=due.first, last=due.last if late else due.before, count=missed))
         if late:
             return events
@@ -344,7 +322,7 @@ class Schedules:
         return events
 
     async def _ensure_started(self, name: str, state: ScheduleState) -> None:
-        """Starts the mission of the last order, also one of a server that died before it did."""
+        """Starts the mission of the last decision, even if a server died before it could."""
         order, retry = state.order, self._retries.setdefault(name, _Retry())
         if order is None or state.refused is not None or self.clock.now() < retry.due:
             return
@@ -385,14 +363,13 @@ def _fields(name: str, **fields: Any) -> dict[str, Any]:
 
 
 def _tell(name: str, event: AnyScheduleEvent) -> None:
-    """Logs what the operator would not expect."""
     match event:
         case DueMissed():
             spoken = _fields(name, runs=event.count, first=iso(event.first), last=iso(event.last))
-            log.warning("scheduled runs were missed: no server was there", extra=spoken)
+            log.warning("scheduled runs were missed: no server was running", extra=spoken)
         case DueSkipped():
             spoken = _fields(name, due=iso(event.due), mission=event.session_id)
-            log.warning("scheduled run skipped: the one before has not ended", extra=spoken)
+            log.warning("scheduled run skipped: the previous run has not ended", extra=spoken)
         case RunRefused():
             log.warning("scheduled run refused", extra=_fields(name, mission=event.session_id, reason=event.reason))
         case _:
@@ -400,17 +377,14 @@ def _tell(name: str, event: AnyScheduleEvent) -> None:
 
 
 async def schedule_rows(
-    configs: Mapping[str, ScheduleConfig],
-    ledger: Ledger | None,
-    now: float,
-    settings: ScheduleSettings | None = None,
+    configs: Mapping[str, ScheduleTable], ledger: Ledger | None, now: float
 ) -> list[dict[str, Any]]:
-    """Each schedule with its next time, its last run, and the runs that were missed or skipped.
+    """Each schedule with its next time, its last run, and its missed and skipped runs.
 
-    What is due and no server has decided in time counts as missed, too.
+    A due time that no server has decided in time also counts as missed.
     """
-    grace = (settings or ScheduleSettings()).grace
-    crons = read_crons(configs.values())
+    grace = ScheduleSettings().grace
+    crons = read_crons(configs)
     rows: list[dict[str, Any]] = []
     for name, config in configs.items():
         cron, state = crons[name], None if ledger is None else await read_schedule(ledger, name)

@@ -1,13 +1,13 @@
 """The operations that change missions: start, drive, stop, extend, forget.
 
-Invariant: an operation that is refused has changed nothing.
+Invariant: a refused operation has changed nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,17 +29,17 @@ from pursuit.core.events import (
     OperatorEvent,
     encode,
 )
-from pursuit.core.fold import EXTENDABLE, Listing, advance, listing_of, summary_of
+from pursuit.core.fold import EXTENDABLE, Shown, advance, listing_of, shown_of
 from pursuit.core.mission import Mission
 from pursuit.core.state import MissionState
 from pursuit.engine.driver import has_ended
 from pursuit.engine.execute import worked_until
+from pursuit.engine.journal import require_id
 from pursuit.engine.lessons import left_out
 from pursuit.errors import (
     Conflict,
     Fault,
     InvalidArgument,
-    ModelUnavailable,
     NotPaused,
     PolicyDenied,
     SessionNotFound,
@@ -48,7 +48,7 @@ from pursuit.errors import (
 )
 from pursuit.ledger.contract import ANY, Draft
 from pursuit.proposers.contract import kind_of
-from pursuit.proposers.language import Models, NoAnswer
+from pursuit.proposers.language import Models
 from pursuit.service.audit import OPERATOR, Caller, gist_of_mission, local_subject
 from pursuit.service.conversations import Conversations
 from pursuit.service.limits import ClientLimits
@@ -57,14 +57,12 @@ from pursuit.service.queries import (
     Queries,
     is_placeable,
     new_mission_id,
-    require_id,
     requirements_of,
 )
 from pursuit.upstream.pool import Pool
 
 
 def cap_faults(caps: Mapping[str, float], state: MissionState) -> list[Fault]:
-    """Everything that is wrong with new caps for this mission."""
     if not caps:
         return [Fault(field="budget", reason=f"give at least one of {', '.join(CAPS)}")]
     faults: list[Fault] = []
@@ -77,7 +75,7 @@ def cap_faults(caps: Mapping[str, float], state: MissionState) -> list[Fault]:
         elif CAPS[name].unit == "count" and value != int(value):
             faults.append(Fault(field=name, reason="must be a whole number"))
         elif before == -1 or (value != -1 and value < before):
-            faults.append(Fault(field=name, reason=f"can only be raised; it is {before:g} now (-1 is no cap)"))
+            faults.append(Fault(field=name, reason=f"can only be raised; it is {before:g} now (-1 is unlimited)"))
     after = {**state.budget, **caps}
     endless = after["max_iterations"] == -1 and after["max_wall_clock_seconds"] == -1
     if endless and not state.mission.budget.unbounded:
@@ -87,22 +85,20 @@ def cap_faults(caps: Mapping[str, float], state: MissionState) -> list[Fault]:
 
 LONGEST_REASON = 8_192
 PLACED_WITHIN = 30.0
-"""Seconds after which a mission whose `start` died is a job: longer than an append in doubt takes."""
+"""Seconds after which a mission whose `start` died is enqueued: longer than an append in doubt takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A mission that was accepted."""
-
     session_id: str
     warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildOf:
-    """The parent of a mission, and the id of the child; it may always have these `models`.
+    """The parent of a mission, and the id of the child, which may always use these `models`.
 
-    `callers` are the tokens whose policy holds for the parent.
+    `callers` are the tokens whose policy applies to the parent.
     """
 
     session_id: str
@@ -113,43 +109,21 @@ class ChildOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service(Queries):
-    """One process's view of the missions in a ledger; `caller` is the caller where an operation names none."""
+    """One process's view of the missions in a ledger; `caller` is the default caller of its operations."""
 
     pool: Pool
     checks: Mapping[str, Mapping[str, Any]]
-    models: Models | None = None
+    models: Models
     client_models: frozenset[str] = frozenset()
     may_force_complete: bool = True
     caller: Caller = OPERATOR
-    limits: ClientLimits | None = None
+    limits: ClientLimits
     channels: frozenset[Channel] = USUAL_CHANNELS
-    """By which a person's yes to an approval counts."""
+    """Channels over which approvals are accepted."""
 
     @property
     def conversations(self) -> Conversations:
-        """The conversations of the missions with their language models."""
         return Conversations(ledger=self.ledger, driver=self.driver)
-
-    async def prompt(self, mission_id: str, iteration: int | None = None) -> dict[str, Any]:
-        """The requests of an iteration as they were sent, or the one that is sent next."""
-        await self.state(mission_id)
-        return await self.conversations.shown(mission_id, iteration)
-
-    async def replay(self, mission_id: str, model: str | None = None) -> AsyncIterator[dict[str, Any]]:
-        """Replays a conversation from the ledger; with another model, up to the first answer that differs.
-
-        Raises `ModelUnavailable` if that model cannot be asked.
-        """
-        await self.state(mission_id)
-        asked = None
-        if model is not None and self.models is not None:
-            await self.models.check(model)
-            asked = self.models.open(model)
-        try:
-            async for row in self.conversations.replayed(mission_id, asked):
-                yield row
-        except NoAnswer as error:
-            raise ModelUnavailable(str(error), model=model) from error
 
     async def start(
         self,
@@ -164,12 +138,12 @@ class Service(Queries):
         mode: str | None = None,
         for_workers: bool = False,
     ) -> Started:
-        """Accepts a mission: its tools are resolved and stored; nothing runs yet.
+        """Accepts a mission: resolves and stores its tools; nothing runs yet.
 
         `session_id` is an id of `new_mission_id`; a child has its own. A mission that the operator did not write
-        (`operators_own`) starts children under stricter rules, and may name only the `client_models`. `origin` is the
-        file that it was read from, `mode` the policy mode that the operator chose for it. One `for_workers` becomes a
-        job even if this process dies before it calls `place`; a queue that cannot be used refuses it.
+        (see `operators_own`) starts children under stricter rules, and may name only the `client_models`. `origin` is
+        the file that it was read from, `mode` the policy mode that the operator chose for it. With `for_workers`, it is
+        enqueued even if this process dies before it calls `place`; an unusable queue refuses it.
         """
         own = operators_own and child_of is None
         clients = None if own else self.driver.place.client_kinds
@@ -201,20 +175,16 @@ class Service(Queries):
         state = advance(None, created)
         draft = Draft(*encode(created))
         audited = self.control(caller, "start", mission_id, gist_of_mission(mission))
-        async with audited, self._starting(caller, mission, len(draft.body)):
+        async with audited, self.limits.starting(caller or self.caller, mission, len(draft.body)):
             if for_workers:
                 await self._enqueue(mission_id, state, at_least=PLACED_WITHIN)
-            head = await self.ledger.append(mission_id, 0, [draft], status="pending", summary=summary_of(state))
+            head = await self.ledger.append(mission_id, 0, [draft], status="pending", summary=listing_of(state))
         self.states.give(mission_id, state, head.seq)
         kind_of(mission.proposer).started(mission.proposer, mission_id, self.driver.place)
         return Started(session_id=mission_id, warnings=tuple(created.warnings))
 
-    def _starting(self, caller: Caller | None, mission: Mission, size: int) -> AbstractAsyncContextManager[None]:
-        """Counts a mission that a client starts; raises `LimitReached` or `ValidationFailed`."""
-        return nullcontext() if self.limits is None else self.limits.starting(caller or self.caller, mission, size)
-
     async def place(self, mission_id: str) -> bool:
-        """Makes a mission a job for workers if it has something to do, now or at a time; whether it is one."""
+        """Enqueues the mission for workers if it is due now or at a known time; returns whether it was enqueued."""
         return await self._enqueue(mission_id, await self.state(mission_id))
 
     async def _enqueue(self, mission_id: str, state: MissionState, at_least: float = 0.0) -> bool:
@@ -226,9 +196,9 @@ class Service(Queries):
         return True
 
     async def wake(self, mission_id: str) -> bool:
-        """Makes a mission that workers drive a job again, now that what it waited for is there.
+        """Enqueues a mission that workers drive again, since its wait is over.
 
-        One that is driven now needs none: its worker looks at it again after it has let go of it.
+        A mission that is driven now is not enqueued: its worker checks it again after it stops driving.
         """
         if self.placement is None or not (state := await self.state(mission_id)).background:
             return False
@@ -237,7 +207,7 @@ class Service(Queries):
         return await self.place(mission_id)
 
     async def pause(self, mission_id: str, *, reason: str | None = None, caller: Caller | None = None) -> MissionState:
-        """Stops it where it is; it stays resumable."""
+        """Stops the mission at its current step; it can be resumed."""
         async with self.control(caller, "pause", mission_id, {"reason": reason}):
             word = MissionPaused(at=self.clock.now(), by=str(caller or self.caller), reason=storable_reason(reason))
             state = await self.say(mission_id, word)
@@ -247,9 +217,9 @@ class Service(Queries):
         return await self.state(mission_id)
 
     async def resume(self, mission_id: str, *, caller: Caller | None = None, model: str | None = None) -> MissionState:
-        """Lets a paused or failed mission go on, and for the operator one without progress; it does not drive it.
+        """Lets a paused or failed mission continue, for the operator also a stuck one; it does not drive the mission.
 
-        Any mission with a model can get another one.
+        With `model`, a mission with a language model continues with that model.
         """
         async with self.control(caller, "resume", mission_id, None if model is None else {"model": model}):
             state, who = await self.state(mission_id), caller or self.caller
@@ -258,16 +228,16 @@ class Service(Queries):
                 raise has_ended(mission_id, state)
             if model is not None and await self.ledger.is_claimed(mission_id):
                 raise Conflict(f"a process drives {mission_id}; pause it before it gets another model")
-            if model is not None and self.models is not None:
+            if model is not None:
                 if faults := await proposer_faults(state.mission.with_model(model), self.models):
                     raise ValidationFailed(faults)
             elif state.status not in ("paused", "failed") and not reopens:
-                raise NotPaused(f"{mission_id} is {state.status}, neither paused nor failed", session_id=mission_id)
+                why = f"{mission_id} is {state.status}, neither paused nor failed"
+                raise NotPaused(why, session_id=mission_id, status=state.status)
             word = MissionResumed(at=self.clock.now(), by=str(who), model=model, reopens=reopens)
             return await self.say(mission_id, word, reopen=reopens)
 
     async def abort(self, mission_id: str, *, reason: str | None = None, caller: Caller | None = None) -> MissionState:
-        """Ends it as terminated, also in the middle of a call."""
         async with self.control(caller, "abort", mission_id, {"reason": reason}):
             word = AbortOrdered(at=self.clock.now(), by=str(caller or self.caller), reason=storable_reason(reason))
             return await self._end(mission_id, word)
@@ -275,22 +245,21 @@ class Service(Queries):
     async def complete(
         self, mission_id: str, *, reason: str | None = None, caller: Caller | None = None
     ) -> MissionState:
-        """Ends it as completed, on the word of the operator, or of a client if the configuration allows that."""
+        """Marks the mission completed for the operator, or for a client if the configuration allows it."""
         async with self.control(caller, "complete", mission_id, {"reason": reason}):
             who = caller or self.caller
             client = who.subject is not None
             if client and not self.may_force_complete:
-                why = "clients may not end a mission as completed ([callers] may_force_complete = false)"
+                why = "clients may not mark a mission completed ([callers] may_force_complete = false)"
                 raise PolicyDenied(f"{why}; its criteria decide, and mission_abort ends it", session_id=mission_id)
             owner = (await self.state(mission_id)).owner or local_subject(self.uid)
             if client and who.subject != owner and not self.scoped:
-                why = "the mission is shared with you, and only the client that started it ends it as completed"
+                why = "the mission is shared with you; only the client that started the mission can mark it completed"
                 raise PolicyDenied(f"{why}; mission_abort ends it", session_id=mission_id)
             word = CompletionOrdered(at=self.clock.now(), by=str(who), reason=storable_reason(reason), client=client)
             return await self._end(mission_id, word)
 
     async def _end(self, mission_id: str, word: AbortOrdered | CompletionOrdered) -> MissionState:
-        """Orders the end of the mission and of its children, and writes the end if no driver does."""
         state = await self.say(mission_id, word)
         for child in under_way(state):
             with suppress(SessionTerminal, SessionNotFound):
@@ -298,11 +267,11 @@ class Service(Queries):
         return await self.driver.close(mission_id) or await self.state(mission_id)
 
     async def extend(self, mission_id: str, caps: Mapping[str, float], *, caller: Caller | None = None) -> MissionState:
-        """Raises caps. A mission that waits for budget goes on; one that ended by budget can be resumed."""
+        """Raises caps. A mission that waits for budget continues; one that ended by budget can be resumed."""
         state = await self.state(mission_id)
         if state.parent is not None:
             raise InvalidArgument(
-                f"the budget of {mission_id} is a part of {state.parent}'s; extend that one, which can start another",
+                f"the budget of {mission_id} is part of {state.parent}'s; extend the parent, to start another child",
                 session_id=mission_id,
                 parent=state.parent,
             )
@@ -316,7 +285,7 @@ class Service(Queries):
             return await self.say(mission_id, word, reopen=True)
 
     async def forget(self, mission_id: str, *, caller: Caller | None = None) -> None:
-        """Removes an ended mission, blobs included; a tombstone stays, and the audit."""
+        """Removes an ended mission with its blobs; a tombstone and the audit stay."""
         async with self.control(caller, "forget", mission_id):
             await self._forget(mission_id)
 
@@ -326,27 +295,24 @@ class Service(Queries):
             raise InvalidArgument(f"{mission_id} is {state.status}; abort it before forgetting it")
         claim = await self.ledger.claim(mission_id)
         if claim is None:
-            raise Conflict(f"{mission_id} is still being wound up by another process", session_id=mission_id)
+            raise Conflict(f"another process is still finishing {mission_id}", session_id=mission_id)
         try:
             if not (await self.state(mission_id)).terminal:
-                raise Conflict(f"{mission_id} was taken up again at this moment", session_id=mission_id)
+                raise Conflict(f"{mission_id} was resumed concurrently", session_id=mission_id)
             size = await self._size(mission_id) if state.owner is not None else 0
             await self.ledger.forget(mission_id)
-            if self.limits is not None:
-                await self.limits.forgotten(state.owner, state.credential, size)
+            await self.limits.forgotten(state.owner, state.credential, size)
         finally:
             await claim.release()
 
     async def _size(self, mission_id: str) -> int:
-        """The bytes of a mission's events and blobs."""
         blobs = [await self.ledger.blob(digest) for digest in await self.ledger.digests(mission_id)]
         events = await self.ledger.read(mission_id)
         return sum(len(event.body) for event in events) + sum(len(blob or b"") for blob in blobs)
 
     def control(
         self, caller: Caller | None, verb: str, mission_id: str, arguments: Mapping[str, Any] | None = None
-    ) -> AbstractAsyncContextManager[None]:
-        """Records a control call in the audit. Raises `InvalidArgument` for what is no mission id."""
+    ) -> AbstractAsyncContextManager[object]:
         require_id(mission_id)
         return self.audit.control(caller or self.caller, verb, mission_id, arguments)
 
@@ -354,7 +320,7 @@ class Service(Queries):
         self, mission_id: str, word: OperatorEvent | ApprovalExpired, *, reopen: bool = False
     ) -> MissionState:
         """Appends an operator's event at the head, whichever process drives."""
-        await self._load(mission_id)
+        await self.states.look(mission_id)
         state, head = await self.states.take(mission_id)
         if state.terminal and not reopen:
             raise has_ended(mission_id, state)
@@ -362,9 +328,9 @@ class Service(Queries):
             until = await worked_until(self.ledger, state, word.at, self.driver.task_ended)
             word = structs.replace(word, waited=state.waited(until))
         advance(state, word)
-        said = listing_of(state)
+        said = shown_of(state)
         told = await self.ledger.append(
-            mission_id, ANY, [Draft(*encode(word))], status=said.status, summary=said.summary()
+            mission_id, ANY, [Draft(*encode(word))], status=state.status, summary=listing_of(state)
         )
         if told.seq == head + 1:
             self.states.give(mission_id, state, told.seq)
@@ -373,15 +339,14 @@ class Service(Queries):
             now = await self.state(mission_id)
         return now
 
-    async def _settled(self, mission_id: str, said: Listing, head: int) -> MissionState:
-        """The state with whatever a driver appended at the same moment; its listing is put right if that changed it."""
+    async def _settled(self, mission_id: str, said: Shown, head: int) -> MissionState:
+        """The state with events that a driver appended concurrently; corrects the listing if they changed it."""
         now, seq = await self.states.look(mission_id)
-        if listing_of(now) != said and seq > head + 1:
-            with suppress(Conflict):  # the process that appended since has put it right
-                await self.ledger.append(mission_id, seq, [], status=now.status, summary=summary_of(now))
+        if shown_of(now) != said and seq > head + 1:
+            with suppress(Conflict):  # the process that appended since has corrected it
+                await self.ledger.append(mission_id, seq, [], status=now.status, summary=listing_of(now))
         return now
 
 
 def storable_reason(reason: str | None) -> str | None:
-    """A reason as it can be stored."""
     return None if reason is None else reason.encode(errors="replace").decode()[:LONGEST_REASON]

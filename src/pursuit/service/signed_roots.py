@@ -1,4 +1,4 @@
-"""Signed roots: what the ledger held at a time, on the word of a key that does not lie beside it.
+"""Signed roots: the content of the ledger at a time, signed with a key that is kept elsewhere.
 
 A line of a signatures file is JSON: root, time, public key, and an Ed25519 signature over the first two. An attacker
 who rewrites the ledger can compute a new root and cannot sign it.
@@ -24,30 +24,26 @@ from pursuit.config.configuration import AuditConfig
 from pursuit.core.report import iso
 from pursuit.engine.context import Clock
 from pursuit.errors import Fault, PursuitError, ValidationFailed
-from pursuit.ledger.chain import parse_root
 from pursuit.ledger.contract import Ledger
+from pursuit.ledger.roots import parse_root
 
 MAKE_KEY = "openssl genpkey -algorithm ed25519 -out FILE"
-_LONGEST_LINE = 1_000
+_MAX_LINE = 1_000
 _TAG = b"pursuit signed root 1\0"
 log = logging.getLogger(__name__)
 
 
 class SignedRoot(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a signatures file."""
-
     root: str
     at: str
     key: str
     signature: str
 
     def line(self) -> bytes:
-        """The line as it is written."""
         return msgspec.json.encode(self) + b"\n"
 
 
 def load_key(path: Path) -> Ed25519PrivateKey:
-    """The private key in a PEM file."""
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
     except OSError as error:
@@ -60,7 +56,7 @@ def load_key(path: Path) -> Ed25519PrivateKey:
 
 
 def load_public_key(given: str) -> str:
-    """A public key as hex, given as hex or as a PEM file of either key."""
+    """Returns a public key as hex; `given` is hex, or the PEM file of the private or the public key."""
     if len(given) == 64 and all(one in "0123456789abcdef" for one in given):
         return given
     path = Path(given)
@@ -77,18 +73,17 @@ def load_public_key(given: str) -> str:
 
 
 def sign_root(key: Ed25519PrivateKey, root: str, now: float) -> SignedRoot:
-    """A root, signed."""
     at = iso(now) or ""
     signature = key.sign(_signed(root, at)).hex()
     return SignedRoot(root=root, at=at, key=key.public_key().public_bytes_raw().hex(), signature=signature)
 
 
 def append_signature(path: Path, signed: SignedRoot) -> None:
-    """Appends a line, in one write: several processes may sign. A file of anything else is refused."""
+    """Appends a line in one write: several processes may sign. Refuses a file with other content."""
     try:
         if path.exists() and path.stat().st_size:
             with path.open("rb") as file:
-                msgspec.json.decode(file.readline(_LONGEST_LINE), type=SignedRoot)
+                msgspec.json.decode(file.readline(_MAX_LINE), type=SignedRoot)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             os.write(descriptor, signed.line())
@@ -96,16 +91,14 @@ def append_signature(path: Path, signed: SignedRoot) -> None:
         finally:
             os.close(descriptor)
     except msgspec.MsgspecError:
-        raise _wrong(
-            path, "does not begin with a signed root, so nothing is appended to it; name another file"
-        ) from None
+        raise _wrong(path, "does not begin with a signed root and is left unchanged; name another file") from None
     except OSError as error:
         raise _wrong(path, f"cannot be written: {error.strerror}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Signatures:
-    """What a signatures file says: roots to hold the ledger against, and the lines that say nothing."""
+    """The content of a signatures file: roots to compare the ledger with, and the faults of invalid lines."""
 
     roots: Sequence[str]
     faults: Sequence[str]
@@ -113,7 +106,7 @@ class Signatures:
 
 
 def read_signatures(path: Path, public_key: str | None) -> Signatures:
-    """Checks every signature; without a public key the first line's key is the one that all must have."""
+    """Checks every signature; without a public key, all lines must have the key of the first line."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
@@ -122,7 +115,7 @@ def read_signatures(path: Path, public_key: str | None) -> Signatures:
     faults: list[str] = []
     keys: set[str] = set()
     if not lines:
-        faults.append(f"{path}: it has no signatures")
+        faults.append(f"{path}: contains no signatures")
     for number, line in enumerate(lines, start=1):
         try:
             signed = msgspec.json.decode(line, type=SignedRoot)
@@ -142,7 +135,7 @@ def read_signatures(path: Path, public_key: str | None) -> Signatures:
 
 
 class RootSigner:
-    """Signs the root every so many events or minutes while it is open, and at its end if that is due."""
+    """Signs the root after a number of events or minutes while it is open, and at its end if that is due."""
 
     def __init__(self, ledger: Ledger, clock: Clock, config: AuditConfig, key: Path, signatures: Path) -> None:
         self._ledger = ledger
@@ -165,7 +158,6 @@ class RootSigner:
             await self.sign_if_due()
 
     async def run(self) -> None:
-        """Signs until it is cancelled."""
         minutes = self._config.sign_minutes
         with self._ledger.bell() as bell:
             while True:
@@ -176,19 +168,19 @@ class RootSigner:
                 await self.sign_if_due()
 
     async def sign_if_due(self) -> None:
-        """Signs if enough was stored since the last line of the file, whichever process wrote it."""
+        """Signs if enough events were stored since the last line of the file, whichever process wrote it."""
         try:
-            root = await self._ledger.root()
-            grown = parse_root(root)[0] - self._last_position()
             minutes = self._config.sign_minutes
             late = minutes is not None and self._clock.now() >= self._signed_at + 60 * minutes
+            grown = await self._ledger.stored() - self._last_signed()
             if grown >= (self._config.sign_events or 1) and (minutes is None or late):
-                self._signed_at = self._clock.now()
+                root, self._signed_at = await self._ledger.root(), self._clock.now()
                 append_signature(self._path, sign_root(self._key, root, self._signed_at))
         except PursuitError as error:
             log.error("the root was not signed: %s", error)
 
-    def _last_position(self) -> int:
+    def _last_signed(self) -> int:
+        """The number of events that the last root of the file covers, whichever process wrote it."""
         try:
             lines = self._path.read_bytes().splitlines()
             return parse_root(msgspec.json.decode(lines[-1], type=SignedRoot).root)[0] if lines else 0

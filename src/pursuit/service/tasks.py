@@ -1,6 +1,6 @@
 """The operations on tasks: run, show, tail, wait, cancel, prune.
 
-Invariant: nothing starts that is not in the audit, and what is refused has started nothing; a process that only reads
+Invariant: every start is in the audit first, and a refused operation has started nothing; a process that only reads
 opens no host, and adopts only the orphans that it is asked about.
 """
 
@@ -30,7 +30,7 @@ from pursuit.ledger.contract import FORGOTTEN, Ledger
 from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.tasks.calls import TaskJob
 from pursuit.tasks.command import GRACE, HEARTBEAT, Command
-from pursuit.tasks.execution import GRACE_KEY, USUAL_GRACE, TaskContext, is_alive, stopped_by, stopping_time
+from pursuit.tasks.execution import GRACE_KEY, ITS_TIMEOUT, USUAL_GRACE, TaskContext, is_alive, stopping_time
 from pursuit.tasks.host import MACHINE_WAIT, Resume, Retention, TaskHost, Work
 from pursuit.tasks.reader import ended_at
 from pursuit.tasks.record import record_of, sound_text
@@ -40,24 +40,21 @@ if TYPE_CHECKING:
     from pursuit.tasks.runner import Processes
 
 
-ITS_TIMEOUT = "its timeout"
-"""The `by` of the order that stops a command after its timeout."""
-
 TIMEOUT = "timeout"
-"""Where a task's origin keeps how many seconds it may take."""
+"""The key of a task's timeout in its origin."""
 
 
 def configured_command(
     config: CommandConfig, arguments: Mapping[str, Any], environ: Mapping[str, str], *, known: Iterable[str] = ()
 ) -> Command:
-    """The command for these arguments; `known` are secrets of others. Raises `ValidationFailed` or `PathTraversal`."""
+    """The command for these arguments; `known` are further secrets. Raises `ValidationFailed` or `PathTraversal`."""
     words = _program(config.words(arguments))
-    cwd, env = _surroundings(config, environ)
+    cwd, env = _environment_of(config, environ)
     metrics = [
         rule if rule.file is None else replace(rule, file=str(Path(cwd, rule.file).absolute()))
         for rule in config.rules(arguments)
     ]
-    around = config.surroundings
+    around = config.process_environment
     command = Command(
         argv=words,
         cwd=cwd,
@@ -81,10 +78,9 @@ def configured_command(
 
 
 def check_startable(config: CommandConfig, environ: Mapping[str, str]) -> None:
-    """Raises `ValidationFailed` with what would keep it from starting, whatever its arguments."""
-    cwd, env = _surroundings(config, environ)
-    program = "".join(map(str, config.argv.groups[0][0]))  # no parameter stands in it
-    around = config.surroundings
+    cwd, env = _environment_of(config, environ)
+    program = "".join(map(str, config.argv.groups[0][0]))  # it cannot contain parameters
+    around = config.process_environment
     env = {**around.inherited(environ), **env}
     Command(argv=_program([program]), cwd=cwd, env=env, isolation=around.isolation).check()
 
@@ -93,8 +89,8 @@ def _program(words: Sequence[str]) -> tuple[str, ...]:
     return (sys.executable if words[0] == PYTHON else words[0], *words[1:])
 
 
-def _surroundings(config: CommandConfig, environ: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Its folder, and what is added to its environment. Raises `ValidationFailed` for variables that are not set."""
+def _environment_of(config: CommandConfig, environ: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Its folder, and the additions to its environment. Raises `ValidationFailed` for variables that are not set."""
     missing: list[Fault] = []
 
     def full(text: str, at: str) -> str:
@@ -103,7 +99,7 @@ def _surroundings(config: CommandConfig, environ: Mapping[str, str]) -> tuple[st
         missing.extend(Fault(field=f"commands.{config.name}.{at}", reason=reason.format(name)) for name in unset)
         return value
 
-    env = {key: full(value, f"env.{key}") for key, value in config.surroundings.env.items()}
+    env = {key: full(value, f"env.{key}") for key, value in config.process_environment.env.items()}
     cwd = Path(config.base or ".", full(config.cwd or ".", "cwd")).expanduser()
     if missing:
         raise ValidationFailed(missing, f"{config.name} cannot be started")
@@ -119,12 +115,12 @@ def plain_command(
     known: Iterable[str] = (),
     **more: Any,
 ) -> Command:
-    """The command that an operator wrote out; `known` are secrets of others.
+    """The command that an operator typed; `known` are further secrets.
 
     Raises `ValidationFailed` or `PathTraversal`.
     """
     given, known = dict(env or {}), list(known)
-    # What the operator hands over by a variable of its own is known to us by its name alone.
+    # A value that the operator passes in another variable can be recognised as a secret only by the variable's name.
     secrets = as_secrets([*secret_entries(given, given), *secret_arguments(argv), *known])
     command = Command(argv=tuple(argv), env={**environ, **given}, secrets=secrets, referenced=as_secrets(known), **more)
     command.check()
@@ -140,20 +136,20 @@ def known_secrets(
     found = inherited_secrets(environ)
 
     def full(said: Mapping[str, str]) -> dict[str, str]:
-        # What is not set has no value to hide.
+        # A variable that is not set has no value to hide.
         return {key: expand_variables(value, environ)[0] for key, value in said.items()}
 
     for server in servers:
         args = tuple(expand_variables(word, environ)[0] for word in server.args)
-        ready = replace(server, env=full(server.env), headers=full(server.headers), args=args)
+        ready = server.model_copy(update={"env": full(server.env), "headers": full(server.headers), "args": args})
         found += [*secrets_of(server, ready, environ), *secret_arguments([server.url or ""])]
     for command in commands:
-        found += secret_entries(command.surroundings.env, full(command.surroundings.env))
+        found += secret_entries(command.process_environment.env, full(command.process_environment.env))
     return found
 
 
 def within(work: Work, seconds: float | None) -> Work:
-    """The same work, stopped and failed when it has taken so long since its task was made."""
+    """The same work, stopped and failed when its task is older than `seconds`."""
     if seconds is None:
         return work
 
@@ -162,24 +158,25 @@ def within(work: Work, seconds: float | None) -> Work:
 
         async def stop() -> None:
             await anyio.sleep(max(0.0, ctx.state.created_at + seconds - ctx.store.now()))
-            await ctx.store.order_cancel(ctx.task_id, by=ITS_TIMEOUT, settle=False)
+            why = f"stopped by its timeout of {seconds:g} s"
+            await ctx.store.order_cancel(ctx.task_id, by=ITS_TIMEOUT, reason=why, settle=False)
 
         async with anyio.create_task_group() as both:
             both.start_soon(stop)
             ending = await work(ctx)
             both.cancel_scope.cancel()
-        assert ending is not None  # noqa: S101 - the group is left when the work has returned
-        return stopped_by(ending, ctx.state, ITS_TIMEOUT, f"stopped by its timeout of {seconds:g} s")
+        assert ending is not None  # noqa: S101 - the group ends when the work has returned
+        return ending
 
     return limited
 
 
 PARTS = 3
-"""Of a call's id: the mission, the iteration, and which call of it."""
+"""The parts of a call's id: the mission, the iteration, and the number of the call."""
 
 
 def mission_of(state: TaskState) -> tuple[str, int] | None:
-    """The mission and the iteration whose call a task is; None if it is another's."""
+    """The mission and the iteration of the call that a task runs; None for other tasks."""
     call_id = state.origin.get("call_id")
     parts = call_id.split(":") if isinstance(call_id, str) else []
     if len(parts) < PARTS or not parts[0].startswith("mission-") or not parts[1].isdecimal():
@@ -188,7 +185,7 @@ def mission_of(state: TaskState) -> tuple[str, int] | None:
 
 
 async def is_awaited(ledger: Ledger, state: TaskState) -> bool:
-    """Whether a mission may still ask for the outcome of this call: the iteration that made it is open."""
+    """True if a mission may still ask for the outcome of this call: the call's iteration is open."""
     if (call := mission_of(state)) is None:
         return False
     row = await ledger.row(call[0])
@@ -201,21 +198,21 @@ LOCAL = "local"
 STARTED_EVERY = 0.02
 LOOK_EVERY = 1.0
 CATCH_UP = 5.0
-"""Seconds that a look waits at most for what a command that has ended left to be read."""
+"""Maximum seconds that a reader waits for the remaining output of an ended command."""
 GLANCE = 0.3
-"""The same for one that still runs."""
+"""The same for a running command."""
 
 
 def requestor_of(caller: Caller) -> str:
-    """The requestor of a caller's tasks: its subject; all callers without a token are one together."""
+    """The requestor of a caller's tasks: its subject; all callers without a token share one."""
     return LOCAL if caller.credential is None or caller.subject is None else caller.subject
 
 
 class Tasks:
-    """The tasks of one ledger, and the commands that can be run as one. Use it as an async context manager.
+    """The tasks of one ledger, and the commands that can run as tasks. Use it as an async context manager.
 
-    `requestor` is whose tasks are looked at; None is the operator, who sees all. What the configurations of the
-    `servers` hold of secrets, no command tells.
+    Only tasks of `requestor` are visible; None is the operator, who sees all. Secrets in the configurations of the
+    `servers` are hidden in the output of every command.
     """
 
     def __init__(
@@ -236,7 +233,7 @@ class Tasks:
         self._machine_wait = machine_wait
         self.commands = dict(commands or {})
         self.resume: dict[TaskKind, Resume] = {"process": self._resume}
-        """How tasks of each kind go on after their process died; others may add theirs before the host is opened."""
+        """Resumes tasks of each kind after their process died; others may add kinds before the host is opened."""
         self._folder = folder
         self._audit = audit
         self._servers = servers
@@ -255,27 +252,27 @@ class Tasks:
 
     async def __aexit__(self, *_: object) -> None:
         self._group.cancel_scope.cancel()
-        # Left without the caller's exception, which would come out wrapped in a group.
+        # Exits without the caller's exception, which a group would wrap.
         await self._group.__aexit__(None, None, None)
 
     async def host(self) -> TaskHost:
-        """The host of this process, opened when first needed."""
+        """The host of this process, opened on first use."""
         async with self._opening:
             host = self._host or await self._group.start(self._open)
             self._host = host
         return host
 
     async def maintain(self) -> None:
-        """Adopts every orphan from now on and removes old tasks: for a process that stays."""
+        """Adopts every orphan from now on and removes old tasks: for a long-running process."""
         (await self.host()).maintain()
 
     async def finish_calls(self) -> None:
-        """Returns once no call of a tool is under way in this process; commands and children go on without it."""
+        """Returns once every tool call in this process has ended; commands and children continue without it."""
         if self._host is not None:
             await self._host.finish_calls()
 
     async def _open(self, *, task_status: anyio.abc.TaskStatus[TaskHost]) -> None:
-        from pursuit.tasks.runner import Processes  # noqa: PLC0415 - a process that only reads does without
+        from pursuit.tasks.runner import Processes  # noqa: PLC0415 - a process that only reads does not need it
 
         more: dict[str, Any] = {} if self._log_bytes is None else {"log_bytes": self._log_bytes}
         async with (
@@ -287,7 +284,7 @@ class Tasks:
             await anyio.sleep_forever()
 
     async def _clear(self, task_id: str) -> bool:
-        """Deletes what a task left on disk; False if its command may still run, which is found by its task only."""
+        """Deletes a task's files; False if its command may still run, since the files are the only way to find it."""
         await self._processes.remove(task_id)
         return not (self._folder / task_id).exists()
 
@@ -298,9 +295,9 @@ class Tasks:
     async def run(
         self, argv: Sequence[str], *, caller: Caller | None = None, ttl: float | None = None, **parts: Any
     ) -> TaskState:
-        """Runs a command of the operator's as a task; `parts` are those of `plain_command`.
+        """Runs an operator's command as a task; `parts` are those of `plain_command`.
 
-        Raises `ValidationFailed`, `PathTraversal` or `TooManyTasks`, and then nothing was started.
+        Raises `ValidationFailed`, `PathTraversal` or `TooManyTasks` before anything starts.
         """
         command = plain_command(argv, environ=os.environ, known=self._known_secrets(), **parts)
         return await self._begin(command, {"argv": command.shown}, caller=caller, ttl=ttl)
@@ -308,7 +305,7 @@ class Tasks:
     async def call(
         self, name: str, arguments: Mapping[str, Any], *, caller: Caller | None = None, ttl: float | None = None
     ) -> TaskState:
-        """Runs a configured command as a task. Raises `InvalidArgument` if there is none, and otherwise as `run`."""
+        """Runs a configured command as a task. Raises `InvalidArgument` if it is unknown, and otherwise as `run`."""
         command = self._configured(name, arguments)
         return await self._begin(command, {"command": name}, caller=caller, ttl=ttl)
 
@@ -333,9 +330,9 @@ class Tasks:
     def job(
         self, name: str, arguments: Mapping[str, Any], *, caller: Caller | None = None, folder: Folder | None = None
     ) -> TaskJob:
-        """A call of a configured command as a task; nothing has started.
+        """A call of a configured command as a task, not started yet.
 
-        The host must be open. A caller's own call is put into the audit; a mission's is in the mission.
+        The host must be open. A caller's own call is recorded in the audit; a mission's call is in the mission.
         """
         origin = {"command": name}
         job = self._job(self._configured(name, arguments, folder), origin)
@@ -363,7 +360,7 @@ class Tasks:
     def _configured(self, name: str, arguments: Mapping[str, Any], folder: Folder | None = None) -> Command:
         config = self.config(name)
         if folder is not None:
-            config = config.model_copy(update={"cwd": folder(_surroundings(config, os.environ)[0])})
+            config = config.model_copy(update={"cwd": folder(_environment_of(config, os.environ)[0])})
         return configured_command(config, arguments, os.environ, known=self._known_secrets())
 
     def _known_secrets(self) -> list[str]:
@@ -374,21 +371,20 @@ class Tasks:
         found = self.commands.get(name)
         if found is None:
             known = nearest(name, self.commands) or f"; known: {', '.join(self.commands) or 'none'}"
-            raise InvalidArgument(f"there is no command {name[:100]!r} in the configuration{known}", command=name[:100])
+            raise InvalidArgument(f"command {name[:100]!r} is not configured{known}", command=name[:100])
         return found
 
     async def get(self, task_id: str, *, requestor: str | None = None) -> TaskState:
-        """A task as it stands. Raises `TaskNotFound`, also for another requestor's."""
+        """The current state of a task. Raises `TaskNotFound`, also for another requestor's task."""
         return await self.store.get(task_id, requestor=requestor)
 
     async def show(self, task_id: str, *, requestor: str | None = None) -> dict[str, Any]:
-        """A task as JSON, with its result if it has ended."""
         state = await self.get(task_id, requestor=requestor)
         result = await self.store.result(state) if state.terminal else None
         return record_of(state) if result is None else {**record_of(state), "result": dict(result)}
 
     def ended_at(self, task_id: str) -> float | None:
-        """When the command of a task ended, also if the ledger does not say so yet; None while it runs."""
+        """When the command of a task ended, even before the ledger has it; None while it runs."""
         return ended_at(self._folder / task_id)
 
     async def list(
@@ -399,13 +395,12 @@ class Tasks:
         cursor: str | None = None,
         limit: int = 100,
     ) -> dict[str, Any]:
-        """The tasks, newest first."""
         page = await self._retention.list(requestor=requestor, status=status, cursor=cursor, limit=limit)
         rows = [record_of(await self.store.get(row.name)) for row in page.rows]
         return {"tasks": rows} if page.next_cursor is None else {"tasks": rows, "next_cursor": page.next_cursor}
 
     async def tail(self, task_id: str, lines: int = 100, *, requestor: str | None = None) -> list[str]:
-        """The last lines of a process's output, without its secrets; of other tasks there are none."""
+        """The last lines of a process's output, without secrets; empty for other tasks."""
         await self.get(task_id, requestor=requestor)
         await self.host()
         return await self._processes.tail(task_id, lines)
@@ -413,7 +408,7 @@ class Tasks:
     async def follow(
         self, task_id: str, lines: int = 100, *, errors: bool = False, requestor: str | None = None
     ) -> AsyncGenerator[str]:
-        """The same, and then each line as it comes, until the task has ended; with `errors` those of stderr only."""
+        """The same, then each new line until the task has ended; with `errors`, only lines of stderr."""
         await self.get(task_id, requestor=requestor)
         await self.host()
         if (await self.started(task_id)).terminal:
@@ -424,7 +419,7 @@ class Tasks:
             yield line
 
     async def started(self, task_id: str) -> TaskState:
-        """The task once its command runs, so that this process may leave it; or once it has ended."""
+        """The task once its command runs, and this process may leave it, or once it has ended."""
         from pursuit.tasks.reader import read_meta  # noqa: PLC0415 - see above
 
         while True:
@@ -441,7 +436,7 @@ class Tasks:
         caller: Caller | None = None,
         reason: str | None = None,
     ) -> TaskState:
-        """Orders a task stopped; one that has ended stays as it is. A process is still `working` until it is gone."""
+        """Requests the cancellation of a task; an ended one stays as it is. A process is `working` until it exits."""
         await self.get(task_id, requestor=requestor)
         who, reason = caller or self._caller, None if reason is None else sound_text(reason)
         host = await self.host()
@@ -449,14 +444,14 @@ class Tasks:
             return await host.cancel(task_id, requestor=requestor, by=str(who), reason=reason)
 
     async def stop(self, task_id: str, *, caller: Caller | None = None, reason: str | None = None) -> TaskState:
-        """Cancels a task and gives it the time that its command has to leave; also when the caller is cancelled."""
+        """Cancels a task and waits through its command's grace period, even if the caller is cancelled."""
         with anyio.CancelScope(shield=True):
             state = await self.cancel(task_id, caller=caller, reason=reason)
             await self.wait(task_id, timeout=stopping_time(state))
         return await self.get(task_id)
 
     async def wait(self, task_id: str, *, timeout: float | None = None, requestor: str | None = None) -> TaskState:
-        """The task once it has ended, or as it stands after so many seconds."""
+        """The task once it has ended, or as it is after `timeout` seconds."""
         state = await self.get(task_id, requestor=requestor)
         if not state.terminal:
             with anyio.move_on_after(timeout):
@@ -466,7 +461,7 @@ class Tasks:
 
     @asynccontextmanager
     async def kept_up(self, task_id: str) -> AsyncGenerator[None]:
-        """Adopts this task whenever it is an orphan, while the block runs."""
+        """While the block runs, adopts the task whenever it is an orphan."""
 
         async def look() -> None:
             while True:
@@ -479,25 +474,25 @@ class Tasks:
             tasks.cancel_scope.cancel()
 
     async def take_up(self, task_id: str) -> bool:
-        """Goes on with a task whose process died, if this one knows how; whether it did."""
+        """Resumes a task whose process died, if this process can; returns whether it did."""
         state = await self.store.get(task_id)
         if state.terminal or state.kind not in self.resume or await is_alive(self.store.ledger, state.owner):
             return False
         return await (await self.host()).take_up(state)
 
     async def prune(self, *, keep: int | None = None, older_than: float | None = None) -> list[str]:
-        """Removes ended tasks with their output: those too old, and the oldest of too many. Never a running one."""
+        """Removes ended tasks with their output: those too old, and the oldest beyond the limit."""
         said = {"keep": keep, "older_than": older_than}
         host = await self.host()
         async with self._audit.control(self._caller, "task prune", None, said):
             return await host.retention.prune(keep=keep, older_than=older_than)
 
     async def catch_up(self) -> None:
-        """Adopts what dead processes left, and waits a moment until commands that have ended are recorded."""
+        """Adopts the tasks of dead processes, and waits briefly until ended commands are recorded."""
         async with anyio.create_task_group() as tasks:
             over = False
             async for row in self._retention.running():
-                # A mission is not driven for the moment of a look: that would only cut off its calls.
+                # Missions are not driven for one brief read: that would only cut off their calls.
                 if row.summary.get("task_kind") != "child" and await self.take_up(row.name):
                     over = over or (self._folder / row.name / "exit").exists()
                     tasks.start_soon(self.store.wait, row.name)

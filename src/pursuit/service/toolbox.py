@@ -1,7 +1,7 @@
-"""The verbs about tools themselves: list them with what they may do, foresee a mission, call one.
+"""The operations on tools: list them with their traits, preview a mission, call a tool.
 
-Owns: the shapes that a listing has, and the order of a call by hand: schema, policy, a person, the effect. Knows no
-surface. Invariant: what is called here is in the audit before it is sent, and policy holds as it does for missions.
+A manual call goes through schema, policy and approval, and then has its effect. Invariant: each call is in the audit
+before it is sent, and policy applies as it does to missions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pursuit.core.fold import advance
 from pursuit.core.mission import SPAWN, Mission, Proposal
 from pursuit.core.pins import Changes
 from pursuit.core.state import MissionState
-from pursuit.core.tools import OWN_TOOLS, SPAWN_TOOL, CallFailed, Tool, ToolResult
+from pursuit.core.tools import OWN_TOOLS, SPAWN_TOOL, CallFailed, Tool, ToolResult, Traits
 from pursuit.engine.context import Deadline, Settings
 from pursuit.engine.models import affordable, offered
 from pursuit.engine.turn import REPAIRS, faults_in, qualified
@@ -52,16 +52,16 @@ from pursuit.proposers.language import ModelRequest, NoAnswer, WrappedModel
 from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.service.mission_admission import admit
 from pursuit.upstream.host import ToolHost, UpstreamTools
-from pursuit.upstream.resource_tools import is_resource_tool
+from pursuit.upstream.pool import reads
 
-MOST_FORESEEN = 200
+MAX_FORESEEN = 200
 TRAITS = ("read_only", "idempotent", "parallel_safe", "destructive")
 Approve = Callable[[str], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolbox:
-    """The tools of the configured servers; without an audit it only looks."""
+    """The tools of the configured servers; without an audit it is read-only."""
 
     host: ToolHost
     audit: Audit | None = None
@@ -70,8 +70,51 @@ class Toolbox:
     settings: Settings = field(default_factory=Settings)
     disabled: Sequence[str] = ()
 
+    async def is_mcp_tool(self, name: str) -> bool:
+        """True if an MCP server offers the tool; a function of this process is not an MCP tool."""
+        tool = await self._offered(name)
+        return tool is not None and not tool.local
+
+    async def is_read_only(self, name: str) -> bool:
+        """True if the tool only reads; false if it is unknown."""
+        return (await self._traits(name)).read_only
+
+    async def is_idempotent(self, name: str) -> bool:
+        """True if a repeated call has no further effect; false if the tool is unknown."""
+        return (await self._traits(name)).idempotent
+
+    async def is_parallel_safe(self, name: str) -> bool:
+        """True if calls of the tool may run concurrently; false if it is unknown."""
+        return (await self._traits(name)).parallel_safe
+
+    async def is_destructive(self, name: str) -> bool:
+        """True if the tool may destroy data, or is unknown."""
+        return (await self._traits(name)).destructive
+
+    async def approval_description(self, name: str, arguments: Mapping[str, Any] | None = None) -> str | None:
+        """The question to a person about a call that policy does not allow by itself; None if it does.
+
+        It names tool, server, arguments (secrets are redacted) and the reason. An unknown tool needs approval.
+        """
+        tool, given = await self._offered(name), arguments or {}
+        if tool is None:
+            server, _, bare = name.rpartition(".")
+            unknown = Tool(server=server or "?", name=bare, input_schema={}, definition={})
+            return tool_approval_description(unknown, given, "the tool is unknown")
+        ruling = decide(self.host.layers(), tool, given)
+        return None if ruling.decision == "allow" else tool_approval_description(tool, given, ruling.reason)
+
+    async def _traits(self, name: str) -> Traits:
+        tool = await self._offered(name)
+        return Traits() if tool is None else tool.traits
+
+    async def _offered(self, name: str) -> Tool | None:
+        server = name.partition(".")[0]
+        if server not in self.host.pool.names:
+            return None
+        return (await self.host.pool.catalogue([server], reading=reads([name]), strict=False)).tools.get(name)
+
     async def listing(self, server: str | None = None) -> dict[str, Any]:
-        """Every tool with what it may do and what policy says; a server that cannot be reached is in `failures`."""
         if server is not None:
             self._require(server)
         catalogue = await self.host.pool.catalogue(None if server is None else [server], strict=False)
@@ -79,35 +122,26 @@ class Toolbox:
         return {**_listed(catalogue, self.host.layers(), catalogue), "disabled": disabled}
 
     async def overview(self) -> dict[str, Any]:
-        """The listing, the servers with their health, and what they changed since their tools were accepted."""
         found, catalogue = await self._changes(None)
         failures = catalogue.failures
         servers = [
             {**row, **({"status": "failed", "error": failures[row["server"]]} if row["server"] in failures else {})}
             for row in self.host.pool.health()
         ]
-        changed = [{**one.what, "difference": one.text} for one in found]
-        return {**_listed(catalogue, self.host.layers(), catalogue), "servers": servers, "changed": changed}
+        return {**_listed(catalogue, self.host.layers(), catalogue), "servers": servers, "changed": _differences(found)}
 
     async def changed(self, server: str | None = None) -> dict[str, Any]:
-        """What the servers changed since their tools were accepted, with the difference for a person."""
         found, catalogue = await self._changes(server)
-        return {
-            "changed": [{**one.what, "difference": one.text} for one in found],
-            "failures": dict(catalogue.failures),
-            "warnings": list(catalogue.warnings),
-        }
+        return {"changed": _differences(found), **_troubles(catalogue)}
 
     async def pin(self, server: str | None = None) -> dict[str, Any]:
-        """Accepts what the servers changed; the audit says what. Returns it as `changed` does."""
         if self.audit is None or self.host.pool.pins is None:
-            raise PursuitError("this toolbox has no ledger; it only looks")
+            raise PursuitError("this toolbox is read-only: it was made without a ledger")
         found, catalogue = await self._changes(server)
         for one in found:
             async with self.audit.control(self.caller, "tools pin", None, one.what):
                 await self.host.pool.pins.accept(one, by=str(self.caller))
-        rows = [{**one.what, "difference": one.text} for one in found]
-        return {"accepted": rows, "failures": dict(catalogue.failures), "warnings": list(catalogue.warnings)}
+        return {"accepted": _differences(found), **_troubles(catalogue)}
 
     async def _changes(self, server: str | None) -> tuple[list[Changes], Catalogue]:
         if server is not None:
@@ -117,13 +151,13 @@ class Toolbox:
         return list(found.values()), catalogue
 
     async def foresee(self, mission: Mission) -> dict[str, Any]:
-        """What policy would say to a mission: each tool that it names, and the calls that are known beforehand."""
+        """The policy decisions for a mission: for each tool that it names, and for calls known beforehand."""
         admitted = await admit(mission, self.host.pool, self.checks)
         named = (*admitted.tools, *admitted.denied)
         own = {SPAWN: SPAWN_TOOL} if mission.fleet is not None else {}
         own |= {tool.qualified: tool for tool in kind_of(mission.proposer).tools(mission.proposer)}
         servers = sorted({name.partition(".")[0] for name in named if name not in own})
-        catalogue = await self.host.pool.catalogue(servers, reading=any(is_resource_tool(name) for name in named))
+        catalogue = await self.host.pool.catalogue(servers, reading=reads(named))
         catalogue = replace(catalogue, tools={**catalogue.tools, **own})
         layers = self.host.layers(named, mission.policy)
         chosen = {name: tool for name in named if (tool := catalogue.tools.get(name)) is not None}
@@ -133,13 +167,45 @@ class Toolbox:
             calls.append({"name": name, "args": dict(args), "decision": ruling.decision, "reason": ruling.reason})
         return {**_listed(catalogue, layers, chosen.values()), "calls": calls}
 
+    async def plan(self, mission: Mission, place: DrivingPlace) -> dict[str, Any]:
+        """The first proposal of a mission: runs its proposer without calling a tool or storing anything.
+
+        A language model gets real requests, as many as in a mission; the plan includes their use.
+        """
+        admitted = await admit(mission, self.host.pool, self.checks, place.access.models)
+        created = MissionCreated(
+            mission=admitted.mission.model_dump(mode="json"),
+            tools=list(admitted.tools),
+            parameters=admitted.parameters,
+            facts=admitted.mission.proposer.facts(),
+        )
+        state = advance(None, created)
+        kind, settings = kind_of(admitted.mission.proposer), admitted.mission.proposer
+        tools = await self.host.tools_for(admitted.tools, mission.policy, own=kind.tools(settings))
+        spent = _Spent(state, self.settings.model_timeout)
+
+        async def past(after: int) -> list[tuple[int, AnyEvent]]:
+            return [(1, created)] if after < 1 else []
+
+        context = ProposerContext(
+            mission=admitted.mission,
+            tools=lambda: offered(state, tools),
+            record=lambda model: _Counted(model, spent),
+            past=past,
+            place=place,
+        )
+        async with kind.open(settings, context) as proposer:
+            shown = await _first(proposer, state, tools)
+        frame: dict[str, Any] = {"proposer": mission.proposer.kind, "calls": []}
+        return {**frame, **shown, "used": spent.as_json(), "warnings": list(admitted.warnings)}
+
     async def call(self, name: str, arguments: Mapping[str, Any], *, approve: Approve | None = None) -> ToolResult:
-        """Calls one tool by hand; `approve` puts the question to a person where policy wants one asked.
+        """Calls one tool manually; `approve` asks a person where policy requires approval.
 
         Raises `ValidationFailed`, `PolicyDenied`, `ApprovalNeeded` or `UpstreamUnavailable`.
         """
         if self.audit is None:
-            raise PursuitError("this toolbox has no audit; it only looks")
+            raise PursuitError("this toolbox is read-only: it was made without an audit")
         async with self.audit.control(self.caller, "tools call", None, {"tool": name}):
             tool, catalogue = await self._find(name)
             faults = catalogue.check(tool.qualified, arguments)
@@ -159,17 +225,17 @@ class Toolbox:
             return
         if ruling.require > 1:
             raise PolicyDenied(
-                f"{tool.qualified} needs the yes of {ruling.require} people ({ruling.reason}), and a call by hand has "
-                "one; let a mission or a client of the gateway make it",
+                f"{tool.qualified} needs approval by {ruling.require} people ({ruling.reason}), and a manual call gets "
+                "one; call it from a mission or through the gateway",
                 tool=tool.qualified,
             )
         question = tool_approval_description(tool, arguments, ruling.reason)
         if approve is None:
             raise ApprovalNeeded(
-                f"{tool.qualified} needs a yes: {ruling.reason}", tool=tool.qualified, question=question
+                f"{tool.qualified} needs approval: {ruling.reason}", tool=tool.qualified, question=question
             )
         if not await approve(question):
-            raise PolicyDenied(f"{tool.qualified}: the answer was no", tool=tool.qualified)
+            raise PolicyDenied(f"{tool.qualified} was denied by the user", tool=tool.qualified)
 
     async def _send(self, tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
         timeout = tool.traits.timeout or self.settings.call_timeout
@@ -187,7 +253,6 @@ class Toolbox:
         return result
 
     async def _find(self, name: str) -> tuple[Tool, Catalogue]:
-        """A tool by its qualified name, or by its bare one if only one server has it."""
         server = name.partition(".")[0]
         known = server in self.host.pool.names
         catalogue = await self.host.pool.catalogue([server] if known else None, strict=False)
@@ -206,20 +271,26 @@ class Toolbox:
         known = self.host.pool.names
         if server not in known:
             advice = nearest(server, known) or f"; known: {', '.join(sorted(known)) or 'none'}"
-            raise InvalidArgument(f"there is no server {server!r}{advice}", server=server)
+            raise InvalidArgument(f"server {server!r} is not configured{advice}", server=server)
 
 
 def _listed(catalogue: Catalogue, layers: Layers, tools: Iterable[Tool]) -> dict[str, Any]:
     return {
         "mode": layers.mode,
         "tools": [tool_row(layers, tool) for tool in tools],
-        "failures": dict(catalogue.failures),
-        "warnings": list(catalogue.warnings),
+        **_troubles(catalogue),
     }
 
 
+def _troubles(catalogue: Catalogue) -> dict[str, Any]:
+    return {"failures": dict(catalogue.failures), "warnings": list(catalogue.warnings)}
+
+
+def _differences(found: Sequence[Changes]) -> list[dict[str, Any]]:
+    return [{**one.what, "difference": one.text} for one in found]
+
+
 def tool_row(layers: Layers, tool: Tool) -> dict[str, Any]:
-    """One tool: what it may do, why we think so, and what policy says of it without looking at arguments."""
     ruling = decide(layers, tool, {})
     return {
         "name": tool.qualified,
@@ -244,13 +315,13 @@ def tool_row(layers: Layers, tool: Tool) -> dict[str, Any]:
 
 
 def _known_calls(mission: Mission, tools: Mapping[str, Tool]) -> list[tuple[str, Mapping[str, Any]]]:
-    """The calls that stand in the mission itself, each once: of its proposer and of its checks."""
+    """The calls that the mission itself names, without repetitions: of its proposer and of its checks."""
     found: list[tuple[str, Mapping[str, Any]]] = []
     for name, args in _written(mission):
         whole = name if name in tools else next((one for one in tools if one.partition(".")[2] == name), None)
         if whole is not None and (whole, args) not in found:
             found.append((whole, args))
-        if len(found) == MOST_FORESEEN:
+        if len(found) == MAX_FORESEEN:
             break
     return found
 
@@ -262,50 +333,8 @@ def _written(mission: Mission) -> Iterable[tuple[str, Mapping[str, Any]]]:
             yield criterion.tool_name, criterion.args
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planner:
-    """Shows what a mission would do first: asks its proposer, calls no tool and stores nothing.
-
-    A language model is really asked, for as long as a mission would; the plan says what that used.
-    """
-
-    host: ToolHost
-    checks: Mapping[str, Mapping[str, Any]]
-    place: DrivingPlace
-    model_timeout: float = 600.0
-
-    async def plan(self, mission: Mission) -> dict[str, Any]:
-        """The first proposal of a mission, each of its calls with policy's word, and what asking for it used up."""
-        admitted = await admit(mission, self.host.pool, self.checks, self.place.access.models)
-        created = MissionCreated(
-            mission=admitted.mission.model_dump(mode="json"),
-            tools=list(admitted.tools),
-            parameters=admitted.parameters,
-            facts=admitted.mission.proposer.facts(),
-        )
-        state = advance(None, created)
-        kind, settings = kind_of(admitted.mission.proposer), admitted.mission.proposer
-        tools = await self.host.tools_for(admitted.tools, mission.policy, own=kind.tools(settings))
-        spent = _Spent(state, self.model_timeout)
-
-        async def past(after: int) -> list[tuple[int, AnyEvent]]:
-            return [(1, created)] if after < 1 else []
-
-        context = ProposerContext(
-            mission=admitted.mission,
-            tools=lambda: offered(state, tools),
-            record=lambda model: _Counted(model, spent),
-            past=past,
-            place=self.place,
-        )
-        async with kind.open(settings, context) as proposer:
-            shown = await _first(proposer, state, tools)
-        frame: dict[str, Any] = {"proposer": mission.proposer.kind, "calls": []}
-        return {**frame, **shown, "used": spent.as_json(), "warnings": list(admitted.warnings)}
-
-
 async def _first(proposer: Proposer, state: MissionState, tools: UpstreamTools) -> dict[str, Any]:
-    """What is proposed, mended as often as it would be in a mission."""
+    """The first proposal, corrected as often as in a mission."""
     reasons: Sequence[str] = ()
     for _ in range(1 + REPAIRS):
         answer = await proposer.propose(state, reasons)
@@ -330,36 +359,36 @@ async def _first(proposer: Proposer, state: MissionState, tools: UpstreamTools) 
 
 
 def _turn(tools: UpstreamTools, answer: Turn) -> dict[str, Any]:
-    """The calls of a model's first answer; what is wrong with one of them is the reason why it would be refused."""
-    calls: list[dict[str, Any]] = []
-    for call in answer.calls:
-        fault = call.fault or "; ".join(tools.check(call.tool, call.args) if tools.get(call.tool) is not None else ())
-        decision, reason = ("deny", fault) if fault else _decision(tools, call.tool, call.args)
-        calls.append({"name": call.tool, "args": call.args, "decision": decision, "reason": reason})
+    calls = [
+        _foreseen(tools, call.tool, call.args, call.fault or "; ".join(tools.check(call.tool, call.args)))
+        for call in answer.calls
+    ]
     return {"calls": calls, "script": answer.script, "rationale": answer.rationale}
 
 
-def _decision(tools: UpstreamTools, name: str, args: Mapping[str, Any]) -> tuple[str, str]:
-    """What policy says of a call."""
-    tool = tools.get(name)
-    if tool is None:
-        return ("allow", "it is Pursuit's own") if name in OWN_TOOLS else ("deny", tools.missing(name))
-    ruling = tools.rule(tool, args)
-    return ruling.decision, ruling.reason
-
-
 def _shown(state: MissionState, tools: UpstreamTools, proposal: Proposal) -> dict[str, Any]:
-    calls: list[dict[str, Any]] = []
-    for call in proposal.tool_calls or ():
-        name = qualified(state, call.tool_name) or call.tool_name
-        decision, reason = _decision(tools, name, call.args)
-        calls.append({"name": name, "args": dict(call.args), "decision": decision, "reason": reason})
+    wanted = proposal.tool_calls or ()
+    calls = [_foreseen(tools, qualified(state, one.tool_name) or one.tool_name, one.args) for one in wanted]
     return {"calls": calls, "script": proposal.script, "rationale": proposal.rationale}
+
+
+def _foreseen(tools: UpstreamTools, name: str, args: Mapping[str, Any], fault: str = "") -> dict[str, Any]:
+    """A call with the decision of policy; a faulty call is denied."""
+    if fault:
+        decision, reason = "deny", fault
+    elif (tool := tools.get(name)) is not None:
+        ruling = tools.rule(tool, args)
+        decision, reason = ruling.decision, ruling.reason
+    elif name in OWN_TOOLS:
+        decision, reason = "allow", "it is Pursuit's own"
+    else:
+        decision, reason = "deny", tools.missing(name)
+    return {"name": name, "args": dict(args), "decision": decision, "reason": reason}
 
 
 @dataclass(slots=True)
 class _Spent:
-    """Counts what models used up, against the budget and the time that the mission would have."""
+    """Counts the use of models against the budget and the time that the mission would have."""
 
     state: MissionState
     timeout: float
@@ -367,11 +396,10 @@ class _Spent:
     unpriced: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """The tokens and the cost; an unknown cost is None here, and nothing in the budget."""
+        """The tokens and the cost; an unknown cost is None here and counts as 0 in the budget."""
         return {"tokens": self.state.tokens, "cost_usd": None if self.unpriced else self.state.cost_usd}
 
     def deadline(self) -> Deadline:
-        """Until when the next question may take."""
         cap = self.state.budget["max_wall_clock_seconds"]
         left = None if cap == -1 else cap - (anyio.current_time() - self.began)
         return Deadline(set(), timeout=self.timeout, ceiling=self.timeout, wall_clock_left=left)
@@ -379,12 +407,11 @@ class _Spent:
 
 @dataclass(frozen=True, slots=True)
 class _Counted(WrappedModel):
-    """The same model; its answers are counted and not stored."""
+    """A model whose answers are counted and not stored."""
 
     spent: _Spent
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
-        """Asks within the time that the mission would have."""
         state = self.spent.state
         request = affordable(state, request, self.terms)
         limit = self.spent.deadline()

@@ -1,7 +1,6 @@
 """Sends the arguments and metrics of each trial to MLflow or TensorBoard while a mission runs.
 
-Invariant: a tracker never stops or slows a mission. It works in a thread of its own; one that fails is logged once and
-left alone.
+Invariant: a tracker never stops or slows a mission. It runs in its own thread; a failure is logged once and ends it.
 """
 
 from __future__ import annotations
@@ -25,19 +24,17 @@ log = logging.getLogger(__name__)
 
 
 class Tracker(Protocol):
-    """Where trials are sent; called from one thread."""
-
     def send(self, mission: str, trial: tuple[int, int], args: Mapping[str, Any], numbers: Mapping[str, float]) -> None:
-        """The arguments and metrics of a trial, which is the iteration and the place of the call in it."""
+        """Sends the arguments and metrics of a `trial`: the iteration and the position of the call in it."""
         ...
 
     def close(self) -> None:
-        """Writes what is not written yet."""
+        """Writes the remaining trials."""
         ...
 
 
 LONGEST = 500
-"""Characters of a parameter that every store of MLflow takes."""
+"""Maximum characters of a parameter that every store of MLflow accepts."""
 
 
 class MlflowTracker:
@@ -48,7 +45,6 @@ class MlflowTracker:
         self._experiments: dict[str, str] = {}
 
     def send(self, mission: str, trial: tuple[int, int], args: Mapping[str, Any], numbers: Mapping[str, float]) -> None:
-        """A run; the step of its metrics is the iteration."""
         if mission not in self._experiments:
             known = self._client.get_experiment_by_name(mission)
             made = self._client.create_experiment(mission) if known is None else known.experiment_id
@@ -62,7 +58,7 @@ class MlflowTracker:
         self._client.set_terminated(run)
 
     def close(self) -> None:
-        """Nothing is left to write."""
+        """Does nothing: every trial is already written."""
 
 
 class TensorboardTracker:
@@ -76,7 +72,6 @@ class TensorboardTracker:
         self._writers: dict[str, Any] = {}
 
     def send(self, mission: str, trial: tuple[int, int], args: Mapping[str, Any], numbers: Mapping[str, float]) -> None:
-        """The metrics and the numeric arguments."""
         if mission not in self._writers:
             self._writers[mission] = import_module("tensorboard.summary").Writer(str(self._folder / mission))
         given = {f"parameters/{name}": value for name, value in args.items() if not isinstance(value, bool)}
@@ -85,21 +80,17 @@ class TensorboardTracker:
                 self._writers[mission].add_scalar(name, float(value), trial[0])
 
     def close(self) -> None:
-        """Writes everything."""
         for writer in self._writers.values():
             writer.close()
 
 
 class Tracking:
-    """Watches missions and hands their trials to the trackers."""
-
     def __init__(self, trackers: Mapping[str, Tracker]) -> None:
         self._trackers = dict(trackers)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tracking")
         self._seen: dict[str, int] = {}
 
     def see(self, mission_id: str, phase: Phase, state: MissionState) -> None:
-        """An observer of missions: takes each iteration once, when it has ended."""
         last = state.last
         if phase not in ("decided", "ended") or last is None or self._seen.get(mission_id) == last.index:
             return
@@ -126,7 +117,6 @@ class Tracking:
                 log.warning("tracking stopped", extra={"pursuit_fields": {"tracker": name, "reason": reason}})
 
     async def aclose(self) -> None:
-        """Waits until all is sent."""
         await anyio.to_thread.run_sync(self._close)
 
     def _close(self) -> None:
@@ -136,7 +126,6 @@ class Tracking:
 
 
 def open_tracking(wanted: Mapping[str, str]) -> Tracking | None:
-    """The trackers of a configuration; None if it names none. Raises `ExtraMissing` or `InvalidArgument`."""
     if not wanted:
         return None
     trackers: dict[str, Tracker] = {}

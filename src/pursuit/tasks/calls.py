@@ -1,6 +1,6 @@
 """Tool calls as tasks, for callers that do not wait for the answer.
 
-Invariant: the same id begins one task, however often it is asked for.
+Invariant: an id begins one task, however often it is requested.
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ from pursuit.tasks.host import TaskHost, Work
 from pursuit.tasks.store import UNKNOWN, Ending
 
 LOG_LINES = 10_000
-"""Lines of a log that the rules of a mission see."""
+"""Lines of a log that a mission's rules can read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskJob:
-    """What a call is as a task."""
-
     work: Work
     kind: TaskKind = "call"
     total: float | None = None
@@ -35,15 +33,15 @@ class TaskJob:
 
 @runtime_checkable
 class Jobs(Protocol):
-    """An upstream that knows by itself what a call is as a task."""
+    """An upstream that makes the task of a call itself."""
 
     def job(self, tool: str, arguments: Mapping[str, Any], *, call_id: str, folder: Folder | None = None) -> TaskJob:
-        """The task that this call is; nothing has begun. Raises a `PursuitError` if there is no such call."""
+        """The task for this call, not started yet. Raises a `PursuitError` if the call is not possible."""
         ...
 
 
 class HostedCalls:
-    """Calls of the tools of `upstream`, as tasks of this process's `host`, which opens with the first of them.
+    """Calls of `upstream`'s tools as tasks of this process's `host`, which opens with the first task.
 
     `tail` gives the last lines of a task's log.
     """
@@ -61,7 +59,7 @@ class HostedCalls:
     async def begin(
         self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str, folder: Folder | None = None
     ) -> None:
-        """Begins the task by that id, unless it has begun already. Raises `CallFailed` if it cannot begin."""
+        """Begins the task with that id, unless it has begun. Raises `CallFailed` if it cannot begin."""
         host = await self._host()
         with suppress(TaskNotFound):
             await host.take_up(await host.store.get(task_id))
@@ -88,7 +86,7 @@ class HostedCalls:
             raise CallFailed(error.message, sent=False) from None
 
     async def outcome(self, task_id: str, *, within: float = 0.0) -> ToolResult | None:
-        """What it came to, or None while it is under way. Raises `CallFailed` if it came to no result."""
+        """The task's result, or None while it runs. Raises `CallFailed` if it ended without a result."""
         host = await self._host()
         store = host.store
         try:
@@ -98,25 +96,25 @@ class HostedCalls:
                     state = await store.wait(task_id)
             result = await store.result(state) if state.terminal else None
         except TaskNotFound:
-            raise CallFailed(f"its task {task_id} is not on record any more; what it did is not known") from None
+            raise CallFailed(f"its task {task_id} is no longer recorded; its effect is not known") from None
         if not state.terminal:
             await host.take_up(state)
             return None
         return as_answer(state, result)
 
     async def log(self, task_id: str) -> str:
-        """The end of what its command wrote; empty for a task that is no command, or is not on record any more."""
+        """The end of its command's output; empty for a task without a command, or one that is no longer recorded."""
         with suppress(TaskNotFound):
             return "".join(f"{line}\n" for line in await self._tail(task_id, LOG_LINES))
         return ""
 
     async def cancel(self, task_id: str, *, reason: str) -> None:
-        """Orders it stopped; one that has ended is left alone."""
+        """Requests its cancellation; an ended task stays as it is."""
         with suppress(TaskNotFound):
             await (await self._host()).cancel(task_id, reason=reason)
 
     def resume(self, state: TaskState) -> Work | None:
-        """The rest of a call whose process died: where the server keeps it as a task of its own, and nowhere else."""
+        """Resumes a call whose process died; possible only if the server runs the call as its own task."""
         handle, server, tool = (state.mark.get("handle"), state.origin.get("server"), state.origin.get("tool"))
         if not isinstance(handle, Mapping) or not isinstance(server, str) or not isinstance(tool, str):
             return None
@@ -129,7 +127,7 @@ class HostedCalls:
             try:
                 upstream = self._upstream(server)
                 if not isinstance(upstream, Resumable):
-                    raise CallFailed(f"server {server!r} keeps no tasks any more; {NOT_KNOWN}")
+                    raise CallFailed(f"server {server!r} no longer supports tasks; {NOT_KNOWN}")
                 return _ending_of(await upstream.pick_up(tool, known, on_progress=progressed))
             except CallFailed as error:
                 return _no_result(error)
@@ -140,7 +138,7 @@ class HostedCalls:
 
 
 def _call_work(upstream: Upstream, tool: str, arguments: Mapping[str, Any], call_id: str) -> Work:
-    """The work of a call to a server that knows no tasks: it is made and waited for here."""
+    """The work of a call to a server without tasks: this process makes the call and waits for it."""
 
     async def work(ctx: TaskContext) -> Ending:
         async def progressed(done: float, total: float | None, message: str | None) -> None:
@@ -163,13 +161,13 @@ def _ending_of(answer: ToolResult) -> Ending:
 
 
 def _no_result(error: CallFailed | UpstreamUnavailable) -> Ending:
-    """The end of a call without a result; one that may have taken effect says so in the error's data."""
+    """The end of a call without a result; the error's data tell if it may have taken effect."""
     unknown = isinstance(error, CallFailed) and error.outcome == "unknown"
     return Ending.failure(str(error), unknown=unknown)
 
 
 def as_answer(state: TaskState, result: Mapping[str, Any] | None) -> ToolResult:
-    """An ended task as the answer to the call that it was. Raises `CallFailed` if it came to no result."""
+    """Converts an ended task to the result of its call. Raises `CallFailed` if it ended without a result."""
     if state.status == "cancelled":
         why = f"the task {state.task_id} was cancelled: {state.message or 'no reason given'}"
         raise CallFailed(why, answered=state.kind != "call")

@@ -1,7 +1,7 @@
-"""A command that runs as a task: what to start, and what to look for in its output.
+"""A command that runs as a task: the program, and the patterns to find in its output.
 
-Checks its parts before anything starts, and turns its end into the ending of its task.
-Invariant: what it shows of itself holds none of its secrets.
+Checks its parts before anything starts, and converts its end to the ending of its task.
+Invariant: its public description contains no secrets.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pursuit.config.commands import LARGEST, LEAST_HEARTBEAT, LONGEST_GRACE
-from pursuit.config.surroundings import CannotIsolate, Isolation, withheld_note
+from pursuit.config.commands import LARGEST, LEAST_HEARTBEAT, MAX_GRACE
+from pursuit.config.process_environment import CannotIsolate, Isolation, withheld_note
 from pursuit.core.log_metrics import LogMetrics, MetricRule
-from pursuit.core.patterns import checked_pattern
+from pursuit.core.patterns import Unfinished, checked_pattern
 from pursuit.core.tasks import TaskEnd
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.processes.subreaper import signal_name
@@ -27,20 +27,19 @@ from pursuit.tasks.store import Ending
 GRACE = 10.0
 HEARTBEAT = 30.0
 LEAST_SECRET_LINE = 8
-LARGEST_FILE = 16 * 1024 * 1024
-"""Bytes of a file that are searched for a metric."""
+MAX_FILE = 16 * 1024 * 1024
+"""Maximum bytes of a file that is searched for a metric."""
 BLANK = "***"
-_BOUNDS = {"grace": (0, LONGEST_GRACE), "heartbeat": (LEAST_HEARTBEAT, LARGEST), "total": (0, LARGEST)}
+_BOUNDS = {"grace": (0, MAX_GRACE), "heartbeat": (LEAST_HEARTBEAT, LARGEST), "total": (0, LARGEST)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What to run. `env` is the whole environment and `cwd` the folder; None is that of this process.
+    """A command to run. `env` is the whole environment and `cwd` the folder; None means those of this process.
 
-    The three patterns are of Python's `re` and see each line of stdout and stderr; what counts is their first group,
-    or all of the match. One that takes too long is switched off. The files of `metrics` are whole paths, and `before`
-    is what is known of each before the start. `secrets` are values that must not be seen in anything that is kept or
-    told.
+    The three patterns use Python's `re` on each line of stdout and stderr; their value is the first group, or the
+    whole match. A pattern that takes too long is switched off. The files of `metrics` are absolute paths, and `before`
+    is the state of each before the start. `secrets` are values to remove from all that is stored or reported.
     """
 
     argv: Sequence[str]
@@ -58,24 +57,24 @@ class Command:
     heartbeat: float = HEARTBEAT
     isolation: Isolation | None = None
     withheld: Sequence[str] = ()
-    """The names of our variables that it does not get."""
+    """Variables of this process that the command does not get."""
     secrets: Sequence[str] = field(default=(), repr=False)
     referenced: Sequence[str] = field(default=(), repr=False)
-    """Those of the secrets that the configuration and the environment give again: they are not stored."""
+    """The secrets that can be read again from the configuration and the environment; they are not stored."""
 
     @property
     def shown(self) -> str:
-        """The title, or else the words of the command, as a person may see them."""
+        """The title, or else the redacted command line."""
         return self.redacted(self.title or shlex.join(self.argv))
 
     def redacted(self, text: str) -> str:
-        """The text without secrets, and with bytes that are no UTF-8 replaced."""
+        """The text without secrets; bytes that are not UTF-8 are replaced."""
         for secret in blanked(self.secrets):
             text = text.replace(secret, BLANK)
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
     def check(self) -> None:
-        """Raises `ValidationFailed` with everything that would keep it from starting."""
+        """Raises `ValidationFailed` with every fault that would prevent a start."""
         if faults := [Fault(field=field, reason=self.redacted(why)) for field, why in self._wrong()]:
             raise ValidationFailed(faults)
 
@@ -88,7 +87,7 @@ class Command:
         if why := self._wrong_program():
             yield "argv", why
         if self.cwd is not None and not Path(self.cwd).is_dir():
-            yield "cwd", f"{self.cwd!r} is no folder"
+            yield "cwd", f"{self.cwd!r} is not a folder"
         for name in ("unit_pattern", "failure_pattern", "item_pattern"):
             try:
                 checked_pattern(getattr(self, name) or "")
@@ -102,19 +101,19 @@ class Command:
         if not self.argv or not self.argv[0]:
             return "is empty: name a program to run"
         if any("\0" in word for word in self.argv):
-            return "holds a null character, which no program can be given"
+            return "contains a null character, which cannot be passed to a program"
         name = self.argv[0]
         if "/" in name:
-            # A relative one is looked up from the folder that it will run in.
+            # A relative path is relative to the folder that the command runs in.
             place = Path(self.cwd or ".", name)
-            why = "is no file" if not place.is_file() else "" if os.access(place, os.X_OK) else "is not executable"
+            why = "is not a file" if not place.is_file() else "" if os.access(place, os.X_OK) else "is not executable"
         else:
             path = (os.environ if self.env is None else self.env).get("PATH", os.defpath)
             why = "" if shutil.which(name, path=path) else "was not found in PATH"
         return f"the command {name!r} {why}" if why else None
 
     def stored(self) -> dict[str, Any]:
-        """What is needed to go on with it after a crash: all but what starts it, and no secret of the configuration."""
+        """The fields needed to resume after a crash, without those for the start and the configuration's secrets."""
         body = asdict(self)
         del body["env"], body["cwd"], body["isolation"], body["referenced"]
         secrets = [secret for secret in self.secrets if secret not in self.referenced]
@@ -122,19 +121,19 @@ class Command:
         return {**body, "argv": words, "title": self.shown, "secrets": secrets}
 
     def stamped(self) -> Command:
-        """The same with what is known now of the files of its metrics: one that stays like that is not its own."""
+        """A copy with the current state of its metrics' files, to tell later if the command wrote them."""
         files = {rule.file for rule in self.metrics if rule.file is not None}
         return replace(self, before={file: known for file in files if (known := _stamp(file))}) if files else self
 
     def read_files(self, metrics: LogMetrics) -> list[str]:
-        """Looks for the metrics in the files that the command wrote; why one of them has no value."""
+        """Reads the metrics from the files that the command wrote; returns notes on metrics without a value."""
         notes: list[str] = []
         for rule in self.metrics:
             if rule.file is None:
                 continue
             try:
                 why = self._read_file(rule, rule.file, metrics)
-            except (OSError, TimeoutError) as error:
+            except (OSError, Unfinished) as error:
                 why = getattr(error, "strerror", None) or "takes too long to search"
             if why is not None:
                 notes.append(self.redacted(f"metric {rule.name}: {rule.file} {why}"))
@@ -146,14 +145,14 @@ class Command:
             return "does not exist, or is not a file"
         if list(self.before.get(file, ())) == stamp:
             return "was not written by this run"
-        if stamp[1] > LARGEST_FILE:
-            return f"has more than {LARGEST_FILE} bytes"
+        if stamp[1] > MAX_FILE:
+            return f"is larger than {MAX_FILE} bytes"
         metrics.look_in_file(rule, Path(file).read_text(encoding="utf-8", errors="replace"))
-        return None if rule.name in metrics.found else f"has no value: {rule.wants} finds none"
+        return None if rule.name in metrics.found else f"does not contain a match of {rule.wants}"
 
 
 def _stamp(file: str) -> list[int]:
-    """When a file was last written, its size and its inode; empty if there is no such file."""
+    """A file's modification time, size and inode; empty if it does not exist."""
     path = Path(file)
     if not path.is_file():  # reading a pipe would wait for its writer
         return []
@@ -162,27 +161,27 @@ def _stamp(file: str) -> list[int]:
 
 
 def blanked(secrets: Sequence[str]) -> list[str]:
-    """The texts to look for, longest first; the lines of a secret that has several count each."""
+    """The texts to remove, longest first; each line of a multi-line secret is a text."""
     parts = {line.strip() for secret in secrets for line in secret.splitlines() if len(secret.splitlines()) > 1}
     wanted = {secret for secret in secrets if secret} | {part for part in parts if len(part) >= LEAST_SECRET_LINE}
     return sorted(wanted, key=len, reverse=True)
 
 
 STDERR_LINES = 80
-LONGEST_STDERR_LINE = 1_000
+MAX_STDERR_LINE = 1_000
 OUTPUT_BYTES = 32 * 1024
-"""Of the end of the output in a result: about what a language model gets of one result (`result_tokens`)."""
+"""Characters of the end of the output in a result: about the part that a model gets (`result_tokens`)."""
 SIGNALLED = 128
-"""Added to the number of a signal, as shells do, so that an exit code is never negative."""
+"""Added to a signal's number, as shells do: an exit code is never negative."""
 NOT_KNOWN = (
-    "its supervisor was ended, or the machine restarted, before the command did: its exit code is not known; what it "
-    "wrote until then is in the log"
+    "its supervisor ended, or the machine restarted, before the command ended: its exit code is not known; its output "
+    "until then is in the log"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRun:
-    """What is known of a command that has ended. `code` is None if it is unknown, and `-n` after signal n."""
+    """A command that has ended. `code` is None if it is unknown, and `-n` after signal n."""
 
     task_id: str
     command: Command
@@ -197,15 +196,20 @@ class FinishedRun:
     notes: Sequence[str] = ()
     mark: Mapping[str, Any] | None = None
     cancelled: bool = False
+    overdue: bool = False
+    """True if a deadline cancelled it."""
     why: str | None = None
-    """The reason that was given for cancelling it."""
+    """The reason for the cancellation."""
 
 
 def ending_of(run: FinishedRun) -> Ending:
-    """The task's end for it."""
-    status: TaskEnd = "cancelled" if run.cancelled else "completed" if run.code == 0 else "failed"
+    status: TaskEnd = "completed" if run.code == 0 else "failed"
+    if run.cancelled:
+        status = "failed" if run.overdue else "cancelled"
     message = _said(run, status)
     body: dict[str, Any] = {"status": status, "task_id": run.task_id}
+    if run.cancelled and run.overdue:
+        body["reason"] = message
     if status != "completed":
         body["exit_code"] = exit_code(run.code)
         if run.code is not None and run.code < 0:
@@ -239,7 +243,6 @@ def ending_of(run: FinishedRun) -> Ending:
 
 
 def refusal_of(task_id: str, command: Command | None, why: str) -> Ending:
-    """The end of a command that never ran."""
     why = why if command is None else command.redacted(why)
     body = {"status": "failed", "task_id": task_id, "reason": why}
     return Ending(
@@ -250,7 +253,6 @@ def refusal_of(task_id: str, command: Command | None, why: str) -> Ending:
 
 
 def exit_code(code: int | None) -> int | None:
-    """The code as it is recorded: 128 + n for a command that signal n ended."""
     return SIGNALLED - code if code is not None and code < 0 else code
 
 
@@ -270,6 +272,8 @@ def _said(run: FinishedRun, status: TaskEnd) -> str:
         units = f", {run.done}" + (f" of {whole(run.command.total)}" if run.command.total else "") + " units"
     if status == "cancelled":
         return f"cancelled {after}{units}" + (f": {run.why}" if run.why else "")
+    if run.cancelled:
+        return f"{run.why}, {after}{units}"
     if run.code is None:
         return NOT_KNOWN
     if run.code < 0:

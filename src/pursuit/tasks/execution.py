@@ -1,6 +1,6 @@
-"""What the worker of a task uses, in the serving process or in another: progress, questions, cancellation, end.
+"""The interface of a task's worker, in any process: progress, requests for input, cancellation, end.
 
-Invariant: work that ends is settled, whatever ended it; what it reports after the end changes nothing.
+Invariant: work that ends is settled, whatever its cause; reports after the end change nothing.
 
     async with task_execution(task_id, store) as ctx:
         await ctx.update_status("half way", done=5, total=10)
@@ -26,56 +26,36 @@ from pursuit.tasks.command import GRACE
 from pursuit.tasks.record import finite
 from pursuit.tasks.store import Ending, TaskRecords
 
-# Work that is stopped before its end. The first order decides the status: a person's order makes it `cancelled`, a
-# deadline makes it `failed`; message, status and result agree.
+# The requestor of a cancellation at the end of a task's time. The first request decides the status: a person's makes it
+# `cancelled`, a deadline makes it `failed`.
 
 TIME_TO_LIVE = "its time to live"
-"""Who orders a task stopped whose time to live is over."""
+ITS_TIMEOUT = "its timeout"
+DEADLINES = (TIME_TO_LIVE, ITS_TIMEOUT)
 
 OUT_OF_TIME = "its time to live ended before the work did"
 GRACE_KEY = "grace"
-"""Where a task's origin keeps how many seconds its command has to leave, if it is not the usual time."""
+"""The key of the command's grace period in a task's origin, if it is not the default."""
 
 USUAL_GRACE = GRACE
 MARGIN = 5.0
-"""Seconds that it takes at most to see that the last of a killed command's processes is gone."""
+"""Maximum seconds until the end of the last process of a killed command is noticed."""
 
 
 def stopping_time(state: TaskState) -> float:
-    """Seconds within which a task that was ordered to stop has stopped."""
+    """Maximum seconds from a cancellation request until a task has stopped."""
     grace = state.origin.get(GRACE_KEY)
     return (float(grace) if isinstance(grace, int | float) else USUAL_GRACE) + MARGIN
 
 
-def stopped_by(ending: Ending, state: TaskState, by: str, why: str) -> Ending:
-    """The ending as it is, or a failure for that reason if it was this one who ordered the work stopped first."""
-    if ending.status != "cancelled" or state.cancel is None or state.cancel.by != by:
-        return ending
-    return cut_short(ending, why)
-
-
-def cut_short(ending: Ending, why: str) -> Ending:
-    """The ending of stopped work as a failure for that reason, in every part of it."""
-    before = ending.message or ""
-    after = before.removeprefix("cancelled").strip() if before.startswith("cancelled") else ""
-    message = f"{why}, {after}" if after else why
-    result = dict(ending.result or {})
-    texts = cast("list[Mapping[str, Any]]", result.get("content") or [{"type": "text", "text": message}])
-    content = [_reworded(part, before, message) for part in texts]
-    structured = result.get("structuredContent")
-    if isinstance(structured, Mapping):
-        said = cast("Mapping[str, Any]", structured)
-        result["structuredContent"] = {**said, "status": "failed", "reason": message}
-    return replace(ending, status="failed", message=message, result={**result, "content": content, "isError": True})
-
-
-def _reworded(part: Mapping[str, Any], before: str, after: str) -> Mapping[str, Any]:
-    text = part.get("text")
-    return {**part, "text": text.replace(before, after, 1)} if before and isinstance(text, str) else part
+async def out_of_time(store: TaskRecords, task_id: str, *, winds_down: bool) -> None:
+    """Ends a task whose time to live is over. With `winds_down`, only requests cancellation; its owner settles it."""
+    ending = Ending.failure(OUT_OF_TIME)
+    await store.order_cancel(task_id, by=TIME_TO_LIVE, reason=OUT_OF_TIME, settle=not winds_down, ending=ending)
 
 
 class Owner:
-    """One process as the owner of work: alive for as long as its lock, which is the operating system's, is held."""
+    """One process as the owner of work: alive while its operating-system lock is held."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -92,7 +72,6 @@ class Owner:
 
 
 async def is_alive(ledger: Ledger, owner: str | None) -> bool:
-    """Whether that owner's process still runs."""
     if owner is None:
         return False
     claim = await ledger.claim(owner)  # not `is_claimed`: the release removes the lock file of a dead owner
@@ -103,39 +82,37 @@ async def is_alive(ledger: Ledger, owner: str | None) -> bool:
 
 
 LEAST_INTERVAL = 0.5
-LONGEST_NAP = 60.0
-"""Seconds after which a clock that was set is noticed."""
+MAX_NAP = 60.0
+"""Seconds after which a change of the system clock is noticed."""
 TRY_AGAIN = 1.0
 
 log = logging.getLogger(__name__)
 
 
 def log_fields(task_id: str | None, error: Exception) -> dict[str, Any]:
-    """What a log line about a task and an error carries."""
     code, reason = (error.code, error.message) if isinstance(error, PursuitError) else ("internal", repr(error))
     return {"pursuit_fields": {"task": task_id, "code": code, "reason": reason}}
 
 
 class TaskContext:
-    """One task, as its worker sees it."""
+    """The task as its work sees it: reports progress, asks for input, and ends the task."""
 
-    def __init__(self, store: TaskRecords, state: TaskState, *, interval: float = LEAST_INTERVAL) -> None:
+    def __init__(self, store: TaskRecords, state: TaskState) -> None:
         self.store = store
         self.task_id = state.task_id
         self.state = state
         self.ended = state.terminal
-        self._interval = interval
         self._told = 0.0
         self._untold: dict[str, Any] = {}
         self._stop = anyio.Event()
 
     @property
     def cancelled(self) -> bool:
-        """Whether a stop was ordered; what the work reports from then on is dropped."""
+        """True if cancellation was requested; later reports of the work are dropped."""
         return self._stop.is_set()
 
     async def wait_cancelled(self) -> None:
-        """Returns once a stop was ordered."""
+        """Returns once cancellation was requested."""
         await self._stop.wait()
 
     async def update_status(
@@ -146,7 +123,7 @@ class TaskContext:
         total: float | None = None,
         item: str | None = None,
     ) -> None:
-        """Reports progress; of reports that come too often only the latest is stored, at the latest with the end."""
+        """Reports progress; of frequent reports only the latest is stored, at the latest with the end."""
         said = {"message": message, "done": finite(done), "total": finite(total), "item": item}
         self._untold.update({key: value for key, value in said.items() if value is not None})
         await self._tell()
@@ -154,7 +131,7 @@ class TaskContext:
     async def remember(
         self, mark: Mapping[str, Any], *, message: str | None = None, done: float | None = None, item: str | None = None
     ) -> None:
-        """Stores where the work resumes after a crash, with its progress and whatever is not stored yet."""
+        """Stores the point where the work resumes after a crash, with its progress and pending reports."""
         said = {"message": message, "done": finite(done), "item": item, "mark": dict(mark)}
         self._untold.update({key: value for key, value in said.items() if value is not None})
         await self._tell(at_once=True)
@@ -164,7 +141,7 @@ class TaskContext:
         await self.store.progress(self.task_id, TaskProgressed(at=self.store.now(), message=message, alive=True))
 
     async def ask(self, requests: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-        """Puts questions to the requestor and waits for every answer; the work before them is not done again."""
+        """Waits for the answers to MCP input requests; returns them by name, without those that came too late."""
         await self.store.ask(self.task_id, requests)
         state = await self.store.wait(
             self.task_id, lambda now: now.terminal or all(key in now.answers for key in requests)
@@ -172,23 +149,23 @@ class TaskContext:
         return {key: state.answers[key] for key in requests if key in state.answers}
 
     async def complete(self, result: Any = None, *, message: str | None = None) -> bool:
-        """Ends it well; a result that is no tool's result becomes one. False if it had ended before."""
+        """Completes the task; converts `result` to a tool result. False if it had ended before."""
         return await self.settle(Ending(status="completed", message=message, result=as_tool_result(result)))
 
     async def fail(self, reason: str, *, error: Mapping[str, Any] | None = None) -> bool:
-        """Ends it badly, with the reason. False if it had ended before."""
+        """Fails the task with the reason. False if it had ended before."""
         failure = Ending.failure(reason)
         return await self.settle(failure if error is None else replace(failure, error=error))
 
     async def settle(self, ending: Ending) -> bool:
-        """Ends it as it says, with whatever was not told yet. False if it had ended before."""
+        """Ends the task with pending reports. False if it had ended before."""
         self.ended = True
         if self._untold:
             await self._tell(at_once=True)
         return await self.store.settle(self.task_id, ending)
 
     async def listen(self) -> None:
-        """Waits for the order to stop."""
+        """Follows the task until cancellation is requested."""
         async for state in self.store.follow(self.task_id):
             self.state = state
             if state.cancel is not None or state.status == "cancelled":
@@ -196,18 +173,16 @@ class TaskContext:
                 return
 
     async def keep_time(self, *, winds_down: bool = False) -> None:
-        """Ends it when its time to live is over; work that winds down is ordered to, and settles when it has."""
+        """Ends the task at the end of its time to live; work that winds down is asked to stop, and settles then."""
         until = self.state.expires_at
         while until is not None:
             left = until - self.store.now()
             if left > 0:
-                await anyio.sleep(min(left, LONGEST_NAP))
+                await anyio.sleep(min(left, MAX_NAP))
                 continue
             try:
-                await self.store.order_cancel(
-                    self.task_id, by=TIME_TO_LIVE, settle=not winds_down, ending=Ending.failure(OUT_OF_TIME)
-                )
-            except PursuitError as error:  # the work must not end for a ledger that cannot be written just now
+                await out_of_time(self.store, self.task_id, winds_down=winds_down)
+            except PursuitError as error:  # a ledger that is briefly not writable must not end the work
                 log.warning("a task cannot be ended in time", extra=log_fields(self.task_id, error))
                 await anyio.sleep(TRY_AGAIN)
             else:
@@ -215,18 +190,18 @@ class TaskContext:
 
     async def _tell(self, *, at_once: bool = False) -> None:
         now = self.store.now()
-        if not at_once and 0 <= now - self._told < self._interval:
+        if not at_once and 0 <= now - self._told < LEAST_INTERVAL:
             return
         change, self._untold, self._told = TaskProgressed(at=now, **self._untold), {}, now
         await self.store.progress(self.task_id, change)
 
 
 @asynccontextmanager
-async def task_execution(task_id: str, store: TaskRecords) -> AsyncGenerator[TaskContext]:
-    """Does the work of a task, in whichever process this is; an exception fails the task with its reason.
+async def task_execution(task_id: str, store: TaskRecords, *, reraise: bool = False) -> AsyncGenerator[TaskContext]:
+    """Runs the block as the work of a task, in any process; the end of the block completes the task.
 
-    Leaving without a word completes it. Raises `Conflict` if a living process works at it already, and `TaskTerminal`
-    if it has ended.
+    An exception fails the task with its reason and is suppressed, unless `reraise`. Raises `Conflict` if a living
+    process runs the task, and `TaskTerminal` if it has ended.
     """
     broken: Exception | None = None
     async with Owner(store.ledger) as owner:
@@ -242,11 +217,11 @@ async def task_execution(task_id: str, store: TaskRecords) -> AsyncGenerator[Tas
                 with anyio.CancelScope(shield=True):
                     await ctx.settle(Ending(status="cancelled", message="its worker was stopped"))
                 raise
-            except Exception as error:  # noqa: BLE001 - raised again below, outside of the group that would wrap it
+            except Exception as error:  # noqa: BLE001 - stored; raised below, outside of the group that would wrap it
                 broken = error
                 await ctx.fail(f"{type(error).__name__}: {error}")
             tasks.cancel_scope.cancel()
-    if broken is not None:
+    if broken is not None and reraise:
         raise broken
 
 
@@ -255,14 +230,14 @@ async def _taken(store: TaskRecords, task_id: str, owner: str) -> TaskState:
     if state.terminal:
         raise TaskTerminal(f"{task_id} has ended: {state.status}", task_id=task_id, status=state.status)
     if state.owner is not None and await is_alive(store.ledger, state.owner):
-        raise Conflict(f"{task_id} is being worked at already", task_id=task_id)
+        raise Conflict(f"another worker runs {task_id}", task_id=task_id)
     if not await store.adopt(task_id, owner, instead_of=state.owner):
         raise Conflict(f"{task_id} was taken by another worker", task_id=task_id)
     return await store.get(task_id)
 
 
 def as_tool_result(value: Any) -> dict[str, Any]:
-    """A tool's result for what work returned: as it is if it is one, else as structured content and as text."""
+    """Converts a value to a tool result: a tool result as it is, else as structured content and as text."""
     if isinstance(value, Mapping):
         given = cast("Mapping[str, Any]", value)
         if isinstance(given.get("content"), list):

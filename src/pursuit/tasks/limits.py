@@ -19,7 +19,7 @@ RUNNING = ("working", "input_required")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLimits:
-    """Settings of the operator: tasks at once, seconds that one may be kept, and how many ended ones stay."""
+    """The operator's settings: concurrent tasks, their maximum time to live, and the number of ended tasks to keep."""
 
     concurrent: int = 2_000
     concurrent_each: int = 1_000
@@ -27,24 +27,24 @@ class TaskLimits:
     kept_seconds: float = 7 * DAY
     kept: int = 500
     count_every: float = 1.0
-    """Seconds after which the running tasks of other processes are counted anew."""
+    """Seconds after which the running tasks of other processes are counted again."""
     of_requestor: Callable[[str], int | None] = lambda _: None
     """A limit of `[limits]` for one requestor."""
 
     def time_to_live(self, asked: float | None) -> float | None:
-        """The time to live in force for one that was asked for, in seconds. Raises `ValidationFailed`."""
+        """The effective time to live for a requested one, in seconds. Raises `ValidationFailed`."""
         if asked is None:
             return None
         if not math.isfinite(asked) or asked <= 0:
-            raise ValidationFailed([Fault(field="ttl", reason="must be a positive number, or left out for no limit")])
+            raise ValidationFailed([Fault(field="ttl", reason="must be a positive number; omit it for no limit")])
         return min(asked, self.longest)
 
 
 class RunningTasks:
-    """Counts running tasks, those of other processes as they were at most a second ago.
+    """Counts running tasks; the count of other processes' tasks is at most a second old.
 
-    A place is taken before the task is stored, in the same step as the count: of any number that come at once, those
-    over the limit are refused.
+    A place is taken before the task is stored, in the same step as the count: concurrent requests over the limit are
+    refused.
     """
 
     def __init__(self, ledger: Ledger, kind: str) -> None:
@@ -59,12 +59,12 @@ class RunningTasks:
 
     @asynccontextmanager
     async def place(self, task_id: str, requestor: str, limits: TaskLimits) -> AsyncGenerator[None]:
-        """A task's place while it is stored, which it keeps if it was. Raises `TooManyTasks`."""
+        """Takes a place while a task is stored; a stored task keeps it. Raises `TooManyTasks`."""
         async with self._looking:
             if time.monotonic() - self._looked > limits.count_every:
                 await self._look()
         # No await from here until the place is taken, or two tasks would pass the same count.
-        if task_id in self._requestors:  # then it is not stored a second time, and has its place already
+        if task_id in self._requestors:  # it is already stored and has its place
             yield
             return
         self._refuse(requestor, limits)
@@ -80,7 +80,6 @@ class RunningTasks:
             self._storing.discard(task_id)
 
     def ended(self, task_id: str) -> None:
-        """Stops counting it."""
         self._requestors.pop(task_id, None)
         if self._looking.locked():
             self._ended.add(task_id)
@@ -95,7 +94,7 @@ class RunningTasks:
         mine, most = sum(1 for owner in self._requestors.values() if owner == requestor), limits.of_requestor(requestor)
         if most is not None and mine >= most:
             raise TooManyTasks(
-                f"{mine} of your tasks are running, and [limits] tasks_at_once = {most}; it frees when one ends or is "
+                f"{mine} of your tasks are running, and [limits] tasks_at_once = {most}; try again when one ends or is "
                 "cancelled",
                 limit=most,
             )
@@ -108,7 +107,7 @@ class RunningTasks:
             )
 
     async def _look(self) -> None:
-        """Counts anew. What began or ended here meanwhile may be on no page, or on one that was read before."""
+        """Counts again. Tasks that begin or end here meanwhile may be missing on the pages, or outdated."""
         self._begun, self._ended = set(), set()
         rows = every_stream(self._ledger, kind=self._kind, status=RUNNING)
         found = {row.name: str(row.summary.get("requestor")) async for row in rows}

@@ -1,6 +1,6 @@
-"""Finds progress in the output of a command by three patterns (units done, failures, the current item), and metrics.
+"""Finds metrics and progress in a command's output by three patterns: units done, failures, the current item.
 
-Invariant: no pattern can hold up the reader: one that takes too long is switched off, with a note.
+Invariant: a pattern cannot block the reader: if it takes too long, it is switched off with a note.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pursuit.core.log_metrics import LogMetrics
-from pursuit.core.patterns import for_lines, line_matches
+from pursuit.core.patterns import Unfinished, line_matches
 from pursuit.tasks.command import Command
 from pursuit.upstream.fixed_patterns import ESCAPES
 
@@ -25,9 +25,9 @@ _LEAST = 1 << 10
 
 
 class Units:
-    """The units that were counted, as a set that only grows: eight bytes for each, in memory and on disk.
+    """The set of counted units, which only grows: eight bytes for each, in memory and on disk.
 
-    After a crash the file is cut back to what was marked, so each unit counts once however often its line is read.
+    After a crash the file is cut back to the last mark, so each unit counts once, even if its line is read again.
     """
 
     def __init__(self, path: Path, *, count: int = 0) -> None:
@@ -43,15 +43,14 @@ class Units:
                 self._put(digest)
 
     def add(self, texts: Iterable[str]) -> None:
-        """Counts each text, once."""
         blake, number_of, new = hashlib.blake2b, int.from_bytes, self._new
-        for text in dict.fromkeys(texts):  # most repeats are near, and cost less here
-            number = number_of(blake(text.encode(), digest_size=8).digest(), "little") or 1  # nought is an empty place
+        for text in dict.fromkeys(texts):  # most repeats are close together, and cost less here
+            number = number_of(blake(text.encode(), digest_size=8).digest(), "little") or 1  # 0 marks an empty slot
             if self._put(number):
                 new.append(number)
 
     def store(self) -> None:
-        """Writes down what is new; raises `OSError`."""
+        """Writes the new units; raises `OSError`."""
         if not self._new:
             return
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -83,15 +82,15 @@ class Units:
 LONGEST_MESSAGE = 200
 MOST_FAILURES = 10
 PIECE = 128 * 1024
-"""Bytes that a pattern looks at within `SECONDS` of processor time; one that is fit for it takes a few milliseconds."""
+"""Bytes that a pattern must search within `SECONDS` of processor time; a good pattern takes a few milliseconds."""
 LONGEST_LINE = 64 * 1024
-"""Bytes of one line that patterns see."""
+"""Maximum bytes of a line that patterns search."""
 SECONDS = 2.0
-_MOST_LOOKED = 20
+_MAX_LOOKED = 20
 
 
 class OutputProgress:
-    """What was found so far; the patterns named in `off` are not looked for."""
+    """The matches so far; patterns named in `off` are switched off."""
 
     def __init__(self, command: Command, units: Units, *, off: Sequence[str] = (), seconds: float = SECONDS) -> None:
         self.units = units
@@ -100,7 +99,7 @@ class OutputProgress:
         self.item: str | None = None
         self.failures: list[str] = []
         self.counts = command.unit_pattern is not None
-        """Whether units are counted at all."""
+        """True if units are counted."""
         self.off = list(off)
         self._seconds = seconds
         self.metrics = LogMetrics(command.metrics)
@@ -114,20 +113,19 @@ class OutputProgress:
             "failure_pattern": (command.failure_pattern, self._collect),
             "item_pattern": (command.item_pattern, self._name),
         }
-        self._looks: dict[str, tuple[regex.Pattern[str], Callable[[Iterator[regex.Match[str]], str], None]]] = {
-            name: (for_lines(pattern), look)
+        self._looks: dict[str, tuple[str, Callable[[Iterator[regex.Match[str]]], None]]] = {
+            name: (pattern, look)
             for name, (pattern, look) in said.items()
             if pattern is not None and name not in self.off
         }
 
     @property
     def notes(self) -> list[str]:
-        """What a person should know about it."""
         why = f"it took more than {self._seconds:g} s for {PIECE // 1024} KiB; write it without nested repetitions"
         return [f"{name} was switched off while the command ran: {why}" for name in self.off]
 
     def take(self, lines: bytes) -> list[str]:
-        """Looks at whole lines; the notes that are new."""
+        """Searches whole lines; returns new notes."""
         if not lines:
             return []
         self.lines += lines.count(b"\n")
@@ -141,37 +139,34 @@ class OutputProgress:
     def _look(self, text: str) -> None:
         for name, (pattern, look) in list(self._looks.items()):
             try:
-                look(line_matches(pattern, text, self._seconds), text)
-            except TimeoutError:
+                look(line_matches(pattern, text, self._seconds))
+            except Unfinished:
                 del self._looks[name]
                 self.off.append(name)
         for name, rule in list(self._rules.items()):
             try:
                 self.metrics.look(rule, text, self._seconds)
-            except TimeoutError:
+            except Unfinished:
                 del self._rules[name]
                 self.off.append(name)
 
-    def _count(self, found: Iterator[regex.Match[str]], _text: str) -> None:
+    def _count(self, found: Iterator[regex.Match[str]]) -> None:
         self.units.add(_meant(one) for one in found)
 
-    def _name(self, found: Iterator[regex.Match[str]], _text: str) -> None:
+    def _name(self, found: Iterator[regex.Match[str]]) -> None:
         for one in found:
             self.item = shortened(_meant(one)) or self.item
 
-    def _collect(self, found: Iterator[regex.Match[str]], text: str) -> None:
-        """Keeps whole lines, each once however often it matches."""
-        after = 0
+    def _collect(self, found: Iterator[regex.Match[str]]) -> None:
+        line = None
         while len(self.failures) < MOST_FAILURES and (one := next(found, None)) is not None:
-            if one.start() < after:
-                continue
-            begin = text.rfind("\n", 0, one.start()) + 1
-            after = text.index("\n", one.start()) + 1
-            self.failures.append(shortened(text[begin:after]))
+            if one.string is not line:
+                line = one.string
+                self.failures.append(shortened(line))
 
 
 def _pieces(lines: bytes) -> Iterator[bytes]:
-    """Whole lines, in pieces that are about as long as may be looked at in one go."""
+    """Splits whole lines into pieces of about the size of one search."""
     place, size = 0, len(lines)
     while size - place > PIECE:
         end = lines.find(b"\n", place + PIECE) + 1 or size
@@ -182,14 +177,14 @@ def _pieces(lines: bytes) -> Iterator[bytes]:
 
 
 def _bounded(lines: bytes) -> bytes:
-    """The lines, each cut where it is longer than a pattern may see."""
+    """The lines, each cut to the length that a pattern may search."""
     if len(lines) <= LONGEST_LINE:
         return lines
     return b"\n".join(line[:LONGEST_LINE] for line in lines.split(b"\n"))
 
 
 def shortened(text: str) -> str:
-    """A line as a message: without colours and control characters, and not too long."""
+    """A line as a message: without colours and control characters, and cut to a maximum length."""
     plain = ESCAPES.sub("", text[: LONGEST_MESSAGE * 20]).strip()
     return plain if len(plain) <= LONGEST_MESSAGE else plain[: LONGEST_MESSAGE - 1] + "…"
 
@@ -199,9 +194,9 @@ def _meant(found: regex.Match[str]) -> str:
 
 
 def _last_word(lines: bytes) -> str | None:
-    """The last line that says something to a person."""
+    """The last line with readable text."""
     end = len(lines)
-    for _ in range(_MOST_LOOKED):
+    for _ in range(_MAX_LOOKED):
         kept = lines[max(0, end - LONGEST_MESSAGE * 400) : end].rstrip()
         if not kept:
             return None

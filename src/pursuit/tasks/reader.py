@@ -1,96 +1,82 @@
-"""Reads what the supervisor spooled into the log, finds progress in it, and gives marks to resume from.
+"""Copies the supervisor's spool into the log, finds progress in it, and gives marks to resume from.
 
-It is called from a thread, one call at a time. Invariant: a reader made from a mark gives, with what was read up to
-that mark, every line once and in order.
+It is called from a thread, one call at a time. Invariant: a reader continued from a mark reads each line after that
+mark once and in order.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+
+import msgspec
 
 from pursuit.processes.tree import ProcessIdentity, Root
 from pursuit.tasks.command import Command, blanked
 from pursuit.tasks.progress_patterns import OutputProgress, Units
 from pursuit.tasks.supervisor import STREAMS, segment_name
 
-UNREADABLE = (
-    "what its supervisor wrote down about it cannot be read, as after a loss of power; how it ended is not known"
-)
+UNREADABLE = "its supervisor's record cannot be read, as after a loss of power; its exit code is not known"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meta(Root):
-    """What the supervisor recorded of a started command."""
-
     supervisor: ProcessIdentity
     at: float
 
 
-def identity_of(body: Mapping[str, Any]) -> ProcessIdentity:
-    """The identity that the supervisor wrote."""
-    return ProcessIdentity(pid=int(body["pid"]), start=body.get("start"), boot=str(body.get("boot", "")))
-
-
 def read_meta(folder: Path) -> Meta | str | None:
-    """The command of that folder, the reason why none was started, or None if nothing is recorded yet."""
+    """The command in the folder, the reason why it was not started, or None if nothing is recorded yet."""
     body = read_json(folder / "meta")
     if body is None:
         return None
     if "refused" in body:
         return str(body["refused"])
     try:
-        return Meta(
-            tag=folder.name,
-            leader=identity_of(body),
-            subreaper=identity_of(body["subreaper"]) if "subreaper" in body else None,
-            # An earlier build wrote `keeper`; a command that it started may still run.
-            supervisor=identity_of(body["supervisor"] if "supervisor" in body else body["keeper"]),
-            at=float(body["at"]),
-        )
-    except (KeyError, TypeError, ValueError):
+        return msgspec.convert({**body, "tag": folder.name, "leader": body}, Meta)
+    except msgspec.ValidationError:
         return UNREADABLE
 
 
 def read_identity(path: Path) -> ProcessIdentity | None:
-    """The process that a file names; None if there is no such file, or it cannot be read."""
+    """The process that a file names; None if the file does not exist or cannot be read."""
     try:
-        return identity_of(read_json(path) or {})
-    except (KeyError, TypeError, ValueError):
+        return msgspec.convert(read_json(path), ProcessIdentity | None)
+    except msgspec.ValidationError:
         return None
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The table in a file; None if there is no such file, and an empty one if it cannot be read."""
+    """The table in a file; None if the file does not exist, and empty if it cannot be read."""
     try:
-        # Python's own, which takes the lone surrogates that stand for bytes in arguments.
+        # Python's parser, which accepts the lone surrogates that represent bytes in arguments.
         body: Any = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError):
-        return {}  # a machine that lost its power leaves files that are empty, or hold what was there before
+        return {}  # a loss of power leaves files that are empty, or have old content
     return cast("dict[str, Any]", body) if isinstance(body, dict) else {}
 
 
 def ended_at(folder: Path) -> float | None:
-    """When the command in this folder ended, by the word of its supervisor; None without one, as while it runs."""
+    """When the command in this folder ended, as its supervisor recorded; None without a record, as while it runs."""
     return (read_json(folder / "exit") or {}).get("at")
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolGap:
-    """So many bytes were dropped here, since too much lay unread."""
+    """The number of bytes that were dropped here because too many were unread."""
 
     dropped: int
 
 
 class Spool:
-    """Reads the spool of one stream from a segment and an offset on: each byte once and in order, or a `SpoolGap`."""
+    """Reads a stream's spool from a segment and an offset on: each byte once and in order, or a `SpoolGap`."""
 
     def __init__(self, folder: Path, stream: str, *, number: int = 1, offset: int = 0) -> None:
         self._folder = folder
@@ -101,9 +87,9 @@ class Spool:
         self.offset = offset
 
     def read(self, most: int) -> bytes | SpoolGap | None:
-        """The next piece, out of one segment; None if there is nothing yet."""
+        """The next piece of a segment; None if there is nothing yet."""
         while True:
-            # Asked first: the next one begins after the last byte of this.
+            # Checked first: the next segment begins after the last byte of this one.
             over = any(self._path(self.number + 1, gap=gap).exists() for gap in (False, True))
             data = self._bytes(most)
             if data:
@@ -117,23 +103,23 @@ class Spool:
                 return None
             self.number, self.offset = self.number + 1, 0
 
-    def has_grown(self) -> bool:
-        """Whether there is more in the segment that is being read, at the price of a look; new ones do not count."""
-        try:
-            # Done very often, for which paths are too slow.
-            return os.stat(f"{self._place}/{segment_name(self._stream, self.number)}").st_size > self.offset  # noqa: PTH116
-        except FileNotFoundError:
-            return False
+    def has_more(self) -> bool:
+        """True if `read` gives something now. It is called very often, and pathlib would be too slow."""
+        here, after = (
+            f"{self._place}/{segment_name(self._stream, number)}" for number in (self.number, self.number + 1)
+        )
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(here).st_size > self.offset:  # noqa: PTH116
+                return True
+        return any(os.path.exists(path) for path in (f"{here}.gap", after, f"{after}.gap"))  # noqa: PTH110
 
     def discard(self, number: int) -> None:
-        """Removes the segments before that one."""
         while self._kept < number:
             for gap in (False, True):
                 self._path(self._kept, gap=gap).unlink(missing_ok=True)
             self._kept += 1
 
     def _first(self, number: int) -> int:
-        """The oldest segment; those before `number` are of a reader that died before it removed them."""
         names = (path.name.split(".")[1] for path in self._folder.glob(f"{self._stream}.[0-9]*"))
         return min([int(name) for name in names if name.isdigit()], default=number)
 
@@ -152,14 +138,14 @@ class Spool:
 
 
 LONGEST = 64 * 1024
-CUT = " … [the rest of this line, which is longer than 64 KiB, is left out]".encode()
+CUT = " … [the rest of this line, which is longer than 64 KiB, is omitted]".encode()
 _BLANK = b"***"
 
 
 class LineCutter:
-    """Turns pieces into whole lines of at most `LONGEST` bytes, without secrets, also not half of one at a cut.
+    """Turns pieces into whole lines of at most `LONGEST` bytes, without secrets or parts of secrets.
 
-    `held` bytes at the end of what it took are not part of any line yet.
+    The last `held` bytes of its input are not part of a line yet.
     """
 
     def __init__(self, secrets: Sequence[str] = (), *, skipping: bool = False) -> None:
@@ -167,18 +153,17 @@ class LineCutter:
         self._margin = max((len(secret) for secret in self._secrets), default=0)
         self._held: bytes = b""
         self.skipping = skipping
-        """Whether the rest of a line that was too long is being left out."""
+        """True while the rest of a too long line is skipped."""
 
     @property
     def held(self) -> int:
-        """How many bytes wait for the end of their line."""
         return len(self._held)
 
     def feed(self, data: bytes) -> bytes:
         r"""Whole lines, each with its end, as `\n`."""
         data = self._held + data if self._held else data
         self._held = b""
-        if data.endswith(b"\r"):  # it may be half of an end
+        if data.endswith(b"\r"):  # it may be half of a line end
             data, self._held = data[:-1], b"\r"
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -191,14 +176,13 @@ class LineCutter:
             self._held = self._held[-1:] if self._held.endswith(b"\r") else b""
         lines = self._bounded(self._blank(whole))
         if len(self._held) > LONGEST + self._margin:
-            # The end of it may be half of a secret.
+            # The end of the line may be part of a secret.
             shown = self._blank(self._held)[: -self._margin or None]
             lines += _whole_characters(shown[:LONGEST]) + CUT + b"\n"
             self._held, self.skipping = b"\r" if self._held.endswith(b"\r") else b"", True
         return lines
 
     def rest(self) -> bytes:
-        """The last line, which had no end."""
         rest, self._held = self._held, b""
         if not rest or self.skipping:
             return b""
@@ -210,7 +194,7 @@ class LineCutter:
         return data
 
     def _bounded(self, lines: bytes) -> bytes:
-        """Cuts what is too long; the usual case costs one look for each 64 KiB."""
+        """Cuts lines that are too long; the usual case costs one search for each 64 KiB."""
         place, size = 0, len(lines)
         while size - place > LONGEST:
             end = lines.rfind(b"\n", place, place + LONGEST + 1)
@@ -228,7 +212,7 @@ class LineCutter:
 
 
 def _whole_characters(text: bytes) -> bytes:
-    """Without the beginning of a character at the end; bytes that are no UTF-8 stay."""
+    """Removes an incomplete character at the end; bytes that are not UTF-8 stay."""
     for count in range(1, 4):
         if text[-count : len(text) - count + 1] >= b"\xc0":
             return text[:-count]
@@ -242,7 +226,7 @@ BLOCK = 256 * 1024
 class CommandLog:
     """Writes a log of bounded size; one writer for each log at a time.
 
-    Positions count all bytes that were ever appended; at least the newest `bound` / 2 of them are there, in order.
+    Positions count all bytes ever appended; at least the newest `bound` / 2 of them are kept, in order.
     """
 
     def __init__(self, folder: Path, name: str, *, bound: int = BOUND) -> None:
@@ -252,10 +236,10 @@ class CommandLog:
         self._starts = [start for start, _ in halves(folder, name)]
         self.position = log_end(folder, name)
         self.lost = 0
-        """Bytes that the disk refused."""
+        """Bytes that could not be written to the disk."""
 
     def append(self, data: bytes) -> None:
-        """Adds whole lines; the older half goes when the newer one is full. A full disk loses them, not the command."""
+        """Adds whole lines; drops the older half when the newer one is full. A full disk loses only these lines."""
         if not data:
             return
         try:
@@ -273,7 +257,7 @@ class CommandLog:
             self.lost += len(data)
 
     def _write(self, descriptor: int, data: bytes) -> None:
-        """All of it or nothing; raises `OSError`. Half of it would be a line that the command never wrote."""
+        """Writes all of it or nothing; raises `OSError`. A part would be a line that the command never wrote."""
         view = memoryview(data)
         try:
             while view:
@@ -285,7 +269,6 @@ class CommandLog:
         self.position += len(data)
 
     def cut(self, position: int) -> None:
-        """Goes back to a position: what was appended after it is gone."""
         for start, path in halves(self._folder, self._name):
             if start >= position:
                 path.unlink()
@@ -293,7 +276,7 @@ class CommandLog:
                 os.truncate(path, position - start)
         self._starts = [start for start, _ in halves(self._folder, self._name)]
         if log_end(self._folder, self._name) != position:
-            # What came before it is not there any more, or never reached the disk: positions go on all the same.
+            # Earlier bytes were dropped, or never reached the disk: positions still count them.
             self._starts.append(position)
         self.position = position
 
@@ -304,7 +287,6 @@ def halves(folder: Path, name: str) -> list[tuple[int, Path]]:
 
 
 def log_end(folder: Path, name: str) -> int:
-    """The position after the last byte."""
     for start, path in reversed(halves(folder, name)):
         try:
             return start + path.stat().st_size
@@ -314,7 +296,7 @@ def log_end(folder: Path, name: str) -> int:
 
 
 def read_log(folder: Path, name: str, position: int, most: int = BLOCK) -> tuple[bytes, int]:
-    """Bytes from a position on and the position after them; what has gone meanwhile is skipped."""
+    """Bytes from a position on and the position after them; skips bytes that were dropped meanwhile."""
     for start, path in halves(folder, name):
         try:
             size = path.stat().st_size
@@ -331,7 +313,6 @@ def read_log(folder: Path, name: str, position: int, most: int = BLOCK) -> tuple
 
 
 def tail_position(folder: Path, name: str, lines: int) -> int:
-    """Where the last so many lines begin."""
     end = place = log_end(folder, name)
     found = 0
     for start, path in reversed(halves(folder, name)):
@@ -340,7 +321,7 @@ def tail_position(folder: Path, name: str, lines: int) -> int:
             with path.open("rb") as file:
                 file.seek(begin - start)
                 block = file.read(place - begin)
-            ends = block.count(b"\n") - (place == end)  # the end of the last line begins no other
+            ends = block.count(b"\n") - (place == end)  # no line begins after the last line end
             if found + ends >= lines:
                 return begin + _nth_end(block, found + ends - lines) + 1
             found, place = found + ends, begin
@@ -348,9 +329,9 @@ def tail_position(folder: Path, name: str, lines: int) -> int:
 
 
 def left_out(folder: Path, name: str, place: int, lines: int) -> str | None:
-    """A line that says how much of the output is not kept, for a reader who asked for it; None if nothing is missing.
+    """A line that tells how much of the requested output is not kept; None if nothing is missing.
 
-    `place` is where the last `lines` lines begin.
+    `place` is the position where the last `lines` lines begin.
     """
     first = next((start for start, _path in halves(folder, name)), 0)
     if not lines or place > first or not first:
@@ -371,14 +352,13 @@ def _path(folder: Path, name: str, start: int) -> Path:
 
 CHUNK = 1 << 20
 STEP = 4
-"""Chunks that one step reads at most, so that marks come in between."""
-FRESH = 1_000_000_000
+"""Maximum chunks in one step, to allow marks in between."""
 LOG, ERRORS = "log", "errors"
 ERRORS_BOUND = 2 * 1024 * 1024
 
 
 class _Track:
-    """One stream: its spool, its lines, and where the first byte lies that is in no line yet."""
+    """One stream: its spool, its lines, and the position of the first byte that is not in a line yet."""
 
     def __init__(self, folder: Path, name: str, command: Command, mark: Mapping[str, Any]) -> None:
         number, offset, skipping = cast("tuple[int, int, bool]", mark.get(name, (1, 0, False)))
@@ -389,13 +369,13 @@ class _Track:
         self.taken = 0
 
     def read(self) -> bytes | None:
-        """The next whole lines, perhaps none; None if there is nothing to read."""
+        """The next whole lines, possibly empty; None if there is nothing to read."""
         piece = self.spool.read(CHUNK)
         if piece is None:
             return None
         self.taken += len(piece) if isinstance(piece, bytes) else 1
         if isinstance(piece, SpoolGap):
-            missing = f"[{piece.dropped} bytes of output are missing here: more lay unread than may]\n"
+            missing = f"[{piece.dropped} bytes of output are missing here: the limit of unread output was reached]\n"
             lines = self.cutter.rest() + missing.encode()
             self.cutter.skipping = False
         else:
@@ -412,7 +392,7 @@ class _Track:
 
 
 class Reader:
-    """The output of one command from a mark on; `exit` is how it ended once all of it was read."""
+    """The output of one command from a mark on; `exit` is set once all of it was read."""
 
     def __init__(self, folder: Path, command: Command, mark: Mapping[str, Any], *, bound: int = BOUND) -> None:
         self._folder = folder
@@ -428,23 +408,20 @@ class Reader:
         self.progress.failures = list(mark.get("failures", ()))
         self.progress.metrics.found = dict(mark.get("metrics", {}))
         self._taken_at_mark = 0
-        self._changed = 0
         self.exit: Mapping[str, Any] | None = None
         self.finished = False
 
     @property
     def taken(self) -> int:
-        """Bytes that were read from the spool."""
         return sum(track.taken for track in self._tracks)
 
     @property
     def unmarked(self) -> int:
-        """Bytes that were read since the last mark."""
         return self.taken - self._taken_at_mark
 
     def step(self, *, last: bool = False) -> bool:
-        """Reads a bounded piece; False if there was nothing left. `last`: nothing writes any more."""
-        ended = read_json(self._folder / "exit")  # asked first: it is written after the last byte
+        """Reads a bounded piece; False if there was nothing left. With `last`, no process writes any more."""
+        ended = read_json(self._folder / "exit")  # checked first: it is written after the last byte
         for _ in range(STEP):
             moved = [self._advance(track) for track in self._tracks]
             if not any(moved):
@@ -458,15 +435,10 @@ class Reader:
         return False
 
     def has_news(self) -> bool:
-        """Whether a step may do something, at the price of a look: a file is new, or has grown."""
-        changed = os.stat(self._place).st_mtime_ns  # noqa: PTH116 - done very often, for which paths are too slow
-        # Two files that come within a tick of the clock leave the same time: what is fresh always counts.
-        fresh = changed != self._changed or time.time_ns() - changed < FRESH
-        self._changed = changed
-        return fresh or any(track.spool.has_grown() for track in self._tracks)
+        return os.path.exists(f"{self._place}/exit") or any(track.spool.has_more() for track in self._tracks)  # noqa: PTH110
 
     def mark(self) -> dict[str, Any]:
-        """Where to go on after a crash. Raises `OSError` if the disk refuses."""
+        """The position to resume from after a crash. Raises `OSError` if it cannot be written."""
         self.progress.units.store()
         self._taken_at_mark = self.taken
         return {
@@ -481,7 +453,6 @@ class Reader:
         }
 
     def discard(self, mark: Mapping[str, Any]) -> None:
-        """Removes the spool before a mark that is durable."""
         for track in self._tracks:
             track.spool.discard(mark[track.name][0])
 

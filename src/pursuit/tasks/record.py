@@ -1,4 +1,4 @@
-"""Task ids, the JSON record of a task, and what of a task's facts can be stored. Pure."""
+"""Task ids, the JSON record of a task, and the form of a task's events that can be stored. Pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from pursuit.core.report import iso
-from pursuit.core.tasks import AnyTaskEvent, TaskState, encode_task
+from pursuit.core.tasks import TASK_ENDS, AnyTaskEvent, TaskState, encode_task
 from pursuit.upstream.fixed_patterns import TASK_ID
 
 EXACT = 2**53
-"""JSON readers that use doubles read each whole number up to here exactly."""
+"""JSON readers that use doubles read whole numbers exactly up to this one."""
 
 _NUMBERS = ("done", "total")
+_IN_SUMMARY = ("requestor", "title", "message", "owner", "item", "updated_at", "ended_at", "expires_at", "exit_code")
 _Event = TypeVar("_Event", bound=AnyTaskEvent)
 
 
 def finite(value: object) -> float | None:
-    """The value if it is a finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if isinstance(value, int) and abs(value) <= EXACT:
@@ -34,14 +34,13 @@ def finite(value: object) -> float | None:
 
 
 def whole(number: float | None) -> float | None:
-    """The number as an int where it has no fraction."""
     if number is None or not math.isfinite(number) or abs(number) > EXACT or number != int(number):
         return number
     return int(number)
 
 
 def sound_text(text: str) -> str:
-    """Text that can be encoded: a lone surrogate, which JSON and file names can hold, becomes a question mark."""
+    """Text that can be encoded: replaces a lone surrogate, which JSON and file names can hold, with a question mark."""
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
@@ -70,17 +69,21 @@ def _sound(value: Any) -> Any:
 
 
 def is_task_id(text: str) -> bool:
-    """Whether the text has the form of a task id; anything else never reaches storage."""
     return TASK_ID.fullmatch(text) is not None
 
 
-def new_task_id() -> str:
+def generate_task_id() -> str:
     """A random id of 128 bits, which cannot be guessed."""
     return f"task-{secrets.token_hex(16)}"
 
 
+def is_terminal(status: str) -> bool:
+    """True for `completed`, `failed` and `cancelled`: a task in this status never changes."""
+    return status in TASK_ENDS
+
+
 def record_of(state: TaskState) -> dict[str, Any]:
-    """The task as JSON, without what it does not have and without its result."""
+    """The task as JSON, without empty fields and without its result."""
     body: dict[str, Any] = {
         "task_id": state.task_id,
         "kind": state.kind,
@@ -104,19 +107,6 @@ def record_of(state: TaskState) -> dict[str, Any]:
 
 
 def summary_of(state: TaskState) -> Mapping[str, Any]:
-    """What a listing shows of it without reading its stream."""
-    body: dict[str, Any] = {
-        "requestor": state.requestor,
-        "task_kind": state.kind,
-        "title": state.title,
-        "message": state.message,
-        "owner": state.owner,
-        "done": whole(state.done),
-        "total": whole(state.total),
-        "item": state.item,
-        "updated_at": state.updated_at,
-        "ended_at": state.ended_at,
-        "expires_at": state.expires_at,
-        "exit_code": state.exit_code,
-    }
+    body: dict[str, Any] = {name: getattr(state, name) for name in _IN_SUMMARY}
+    body |= {"task_kind": state.kind, "done": whole(state.done), "total": whole(state.total)}
     return {key: value for key, value in body.items() if value is not None}

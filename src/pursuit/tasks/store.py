@@ -1,6 +1,6 @@
 """The record of tasks: a stream of events for each in a `TaskStore`, changed under compare-and-set.
 
-Invariant: an ended task never changes. What comes too late is recorded as dropped and never raises.
+Invariant: an ended task never changes. A late event is recorded as dropped and never raises.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from pursuit.ledger.contract import (
     TaskStore,
 )
 from pursuit.tasks.limits import RunningTasks, TaskLimits
-from pursuit.tasks.record import is_task_id, new_task_id, sound_text, storable, summary_of
+from pursuit.tasks.record import generate_task_id, is_task_id, sound_text, storable, summary_of
 
 INLINE = 16 * 1024
 
 
 def kept_apart(settled: TaskSettled) -> tuple[TaskSettled, dict[str, bytes]]:
-    """The settlement without a large result, and the blobs to store with it."""
+    """The settlement without its large result, and the blobs to store with it."""
     if settled.result is None:
         return settled, {}
     body = msgspec.json.encode(settled.result)
@@ -70,8 +70,8 @@ def kept_apart(settled: TaskSettled) -> tuple[TaskSettled, dict[str, bytes]]:
 
 KIND = "task"
 KEPT_STATES = 2_048
-MOST_DROPPED = 10
-"""Late or unasked answers that are recorded for one task; further ones are dropped silently."""
+MAX_DROPPED = 10
+"""Maximum of late or unrequested answers recorded for one task; further ones are dropped silently."""
 
 LONGEST_REASON = 2_000
 UNKNOWN: Mapping[str, Any] = {"outcome": "unknown"}
@@ -82,7 +82,7 @@ Build = Callable[[TaskState], Sequence[AnyTaskEvent]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How work ended: `result` is a tool's result as JSON, `error` a JSON-RPC error."""
+    """The end of work: `result` is a tool result as JSON, `error` a JSON-RPC error."""
 
     status: TaskEnd
     message: str | None = None
@@ -93,59 +93,54 @@ class Ending:
     item: str | None = None
     mark: Mapping[str, Any] | None = None
     at: float | None = None
-    """When it ended, if that is known: it may be recorded much later."""
+    """When it ended, if known: it may be recorded much later."""
 
     @classmethod
     def failure(cls, why: str, *, unknown: bool = False, result: Mapping[str, Any] | None = None) -> Ending:
-        """A failure for that reason; `unknown` if the work may have taken effect."""
+        """A failure with a reason; `unknown` if the work may have taken effect."""
         why = why[:LONGEST_REASON]
         error = {"code": INTERNAL_ERROR, "message": why, **({"data": UNKNOWN} if unknown else {})}
         return cls(status="failed", message=why, result=result, error=error)
 
 
 class LedgerWithTasks:
-    """A ledger whose tasks live in a store of their own. The locks of their owners stay in the ledger."""
+    """A ledger whose tasks are in a separate store. The locks of their owners stay in the ledger."""
 
     def __init__(self, ledger: Ledger, store: TaskStore) -> None:
         self._ledger = ledger
         self._store = store
         self.claim, self.is_claimed, self.holder = ledger.claim, ledger.is_claimed, ledger.holder
         self.root, self.verify, self.close = ledger.root, ledger.verify, ledger.close
+        self.seal, self.stored = ledger.seal, ledger.stored
         self.watch, self.search, self.digests = ledger.watch, ledger.search, ledger.digests
 
     def _home(self, stream: str) -> TaskStore:
         return self._store if is_task_id(stream) else self._ledger
 
-    async def append(
+    def append(
         self, stream: str, expected: int | Anywhere, events: Sequence[Draft], **options: Unpack[AppendOptions]
-    ) -> Head:
-        """See `Ledger.append`."""
-        return await self._home(stream).append(stream, expected, events, **options)
+    ) -> Awaitable[Head]:
+        return self._home(stream).append(stream, expected, events, **options)
 
     async def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
-        """See `Ledger.read`."""
         return await self._home(stream).read(stream, after, limit)
 
     async def row(self, stream: str) -> StreamRow | None:
-        """See `Ledger.row`."""
         return await self._home(stream).row(stream)
 
     async def streams(self, **wanted: Unpack[StreamFilter]) -> StreamPage:
-        """See `Ledger.streams`; tasks are listed where they are asked for."""
+        """See `Ledger.streams`; lists tasks of the separate store if requested."""
         return await (self._store if wanted.get("kind") == KIND else self._ledger).streams(**wanted)
 
     async def blob(self, digest: str) -> bytes | None:
-        """See `Ledger.blob`."""
         found = await self._ledger.blob(digest)
         return await self._store.blob(digest) if found is None else found
 
     async def forget(self, stream: str) -> None:
-        """See `Ledger.forget`."""
         await self._home(stream).forget(stream)
 
     @contextmanager
     def bell(self, stream: str | None = None) -> Generator[Bell]:
-        """See `Ledger.bell`."""
         if stream is not None:
             with self._home(stream).bell(stream) as bell:
                 yield bell
@@ -155,8 +150,6 @@ class LedgerWithTasks:
 
 
 class _EitherBell:
-    """Rings when one of two bells rings."""
-
     def __init__(self, *bells: Bell) -> None:
         self._bells = bells
 
@@ -181,7 +174,7 @@ class TaskRecords:
         self.limits = limits or TaskLimits()
         self.now = now
         self.on_ended: Callable[[TaskState], Awaitable[None]] | None = None
-        """Called with each task whose end this store has recorded."""
+        """Called with each task whose end this store records."""
         self._running = RunningTasks(ledger, KIND)
         self._states: OrderedDict[str, TaskState] = OrderedDict()
 
@@ -198,12 +191,12 @@ class TaskRecords:
         origin: Mapping[str, Any] | None = None,
         task_id: str | None = None,
     ) -> TaskState:
-        """A new task, durable when this returns, for one commit. Raises `TooManyTasks` or `ValidationFailed`.
+        """Creates a durable task with one commit. Raises `TooManyTasks` or `ValidationFailed`.
 
-        Who chose the id beforehand (`new_task_id`) gets `Conflict` if there is such a task already.
+        With a `task_id` (see `generate_task_id`), raises `Conflict` if the task exists.
         """
         lives = self.limits.time_to_live(ttl)
-        task_id = task_id or new_task_id()
+        task_id = task_id or generate_task_id()
         created = TaskCreated(
             at=self.now(),
             kind=kind,
@@ -217,21 +210,22 @@ class TaskRecords:
         )
         created = storable(created)
         state = fold_task(task_id, [created])
-        assert state is not None  # noqa: S101 - a creation folds to a state
+        assert state is not None  # noqa: S101 - TaskCreated folds to a state
         async with self._running.place(task_id, requestor, self.limits):
             await self._append(state, 0, [created])
         self._keep(state)
         return state
 
     async def get(self, task_id: str, *, requestor: str | None = None) -> TaskState:
-        """The task as it stands, which callers must not change. Raises `TaskNotFound`, also for another requestor."""
+        """The state, which callers must not change. Raises `TaskNotFound`, also for another requestor's task."""
         state = await self._load(task_id)
         if state is None or (requestor is not None and state.requestor != requestor):
-            raise TaskNotFound(f"no task {task_id[:100]!r}; it may have been removed after its time", task_id=task_id)
+            why = f"task {task_id[:100]!r} does not exist; it may have been removed after its retention time"
+            raise TaskNotFound(why, task_id=task_id)
         return state
 
     async def adopt(self, task_id: str, owner: str, *, instead_of: str | None) -> bool:
-        """Takes over work whose owner is gone; False if another process was faster or it has ended."""
+        """Takes over work whose owner died; False if another process was faster or it has ended."""
         return bool(
             await self._record(
                 task_id,
@@ -242,23 +236,23 @@ class TaskRecords:
         )
 
     async def progress(self, task_id: str, change: TaskProgressed) -> None:
-        """Writes down how far it is; on an ended task nothing is written."""
+        """Stores progress, unless the task has ended."""
         await self._record(task_id, lambda state: () if state.terminal else [change])
 
     async def ask(self, task_id: str, requests: Mapping[str, Mapping[str, Any]]) -> None:
-        """Makes questions durable; the task is `input_required` until each has its answer."""
+        """Stores input requests; the task is `input_required` until each is answered."""
         if any(key != sound_text(key) for key in requests):
-            raise InvalidArgument("the name of a question is no valid text")  # no answer could carry that name
+            raise InvalidArgument("invalid question name: not valid Unicode")  # an answer could not carry that name
         asked = InputAsked(at=self.now(), requests={key: dict(request) for key, request in requests.items()})
         await self._record(task_id, lambda state: () if state.terminal else [asked])
 
     async def answer(self, task_id: str, responses: Mapping[str, Any], *, by: str = "operator") -> None:
-        """Takes answers; to a question that is not open, or of an ended task, they are dropped and recorded."""
+        """Stores answers; one to a request that is not open, or of an ended task, is recorded as dropped."""
 
         def build(state: TaskState) -> Sequence[AnyTaskEvent]:
             fitting = {key: value for key, value in responses.items() if key in state.asked}
             others = sorted(key[:100] for key in responses if key not in fitting)
-            heard = bool(others) and state.dropped < MOST_DROPPED
+            heard = bool(others) and state.dropped < MAX_DROPPED
             late = [WordDropped(at=self.now(), what="answer", detail=", ".join(others)[:500])] if heard else []
             taken = [InputAnswered(at=self.now(), responses=fitting, by=by)] if fitting else []
             return [*taken, *late]
@@ -266,7 +260,7 @@ class TaskRecords:
         await self._record(task_id, build)
 
     async def settle(self, task_id: str, ending: Ending) -> bool:
-        """Ends it, unless it has ended: then the late ending is dropped and recorded, and the answer is False."""
+        """Ends the task; if it has ended, records the late ending as dropped and returns False."""
         settled, blobs = kept_apart(storable(_settled(ending, self.now())))
 
         def build(state: TaskState) -> Sequence[AnyTaskEvent]:
@@ -287,9 +281,9 @@ class TaskRecords:
         settle: bool = True,
         ending: Ending | None = None,
     ) -> TaskState:
-        """Orders the work stopped; with `settle` it has ended from now on, whatever the work still does.
+        """Requests cancellation; with `settle`, the task ends now, even if its work still runs.
 
-        It is cancelled then, unless another `ending` is given.
+        The task is then `cancelled`, unless another `ending` is given.
         """
 
         def build(state: TaskState) -> Sequence[AnyTaskEvent]:
@@ -306,7 +300,7 @@ class TaskRecords:
         return await self.get(task_id)
 
     async def result(self, state: TaskState) -> Mapping[str, Any] | None:
-        """The tool's result of an ended task. Raises `TaskNotFound` if it was removed with its task."""
+        """The tool result of an ended task. Raises `TaskNotFound` if it was removed with its task."""
         if state.blob is None:
             return state.result
         body = await self.ledger.blob(state.blob)
@@ -321,14 +315,14 @@ class TaskRecords:
         *,
         requestor: str | None = None,
     ) -> TaskState:
-        """The state once it is as wanted: ended, if nothing else is said. Any number may wait."""
+        """Waits for a state, by default for the end, and returns it. Any number may wait."""
         async for state in self.follow(task_id, requestor=requestor):
             if until(state):
                 return state
         raise TaskNotFound(f"the task {task_id!r} was removed", task_id=task_id)
 
     async def follow(self, task_id: str, *, requestor: str | None = None) -> AsyncGenerator[TaskState]:
-        """The state now and after each change, the latest only, until it has ended or is removed."""
+        """The state now and after changes (only the latest), until the task has ended or is removed."""
         with self.ledger.bell(task_id) as bell:
             seen = 0
             while True:
@@ -346,7 +340,7 @@ class TaskRecords:
                 await bell.wait()
 
     async def forget(self, task_id: str) -> None:
-        """Removes an ended task and what it stored; a running one is left alone."""
+        """Removes an ended task and its data; a running one stays."""
         state = await self._load(task_id)
         if state is not None and state.terminal:
             await self.ledger.forget(task_id)
@@ -355,7 +349,7 @@ class TaskRecords:
     async def _record(
         self, task_id: str, build: Build, blobs: Mapping[str, bytes] | None = None
     ) -> Sequence[AnyTaskEvent]:
-        """Appends what `build` makes of the latest state; after a conflicting append it builds again."""
+        """Appends the events that `build` makes from the latest state; builds again after a conflict."""
         while True:
             state = await self.get(task_id)
             before, was_terminal = state.seq, state.terminal
@@ -397,7 +391,7 @@ class TaskRecords:
         known = self._states.get(task_id)
         stored = await self.ledger.read(task_id, known.seq if known is not None else 0)
         events = [decode_task(one.body) for one in stored]
-        if known is None or not events:  # another process may have removed it, and that rings no bell
+        if known is None or not events:  # another process may have removed it, which sends no wakeup
             row = await self.ledger.row(task_id)
             if row is None or row.status == FORGOTTEN:
                 self._states.pop(task_id, None)
@@ -418,7 +412,6 @@ class TaskRecords:
 
 
 def fold_ahead(state: TaskState, events: Sequence[AnyTaskEvent]) -> TaskState:
-    """The state after further events; the given state stays unchanged for its other holders."""
     ahead = copy.copy(state)
     ahead.asked, ahead.answers = dict(state.asked), dict(state.answers)
     for event in events:
@@ -438,3 +431,16 @@ def _settled(ending: Ending, now: float) -> TaskSettled:
         item=ending.item,
         mark=None if ending.mark is None else dict(ending.mark),
     )
+
+
+async def create_task(
+    store: TaskRecords,
+    *,
+    title: str,
+    requestor: str = "local",
+    task_id: str | None = None,
+    ttl: float | None = None,
+    total: float | None = None,
+) -> TaskState:
+    """Creates a durable task for own work; see `TaskRecords.create`, and `task_execution` for its work."""
+    return await store.create(kind="work", title=title, requestor=requestor, task_id=task_id, ttl=ttl, total=total)

@@ -1,8 +1,8 @@
-"""The supervisor: a small process that starts commands, spools their output and records how they ended.
+"""The supervisor: a small process that starts commands, spools their output and records their exit.
 
-It runs as a script that needs only the standard library, which keeps it small, and outlives the process that started
-it: after the end of its standard input it runs until the last command has ended.
-Invariant: bytes are in the spool in order or counted in a gap; `exit` is there only when all of them are.
+It runs as a script that needs only the standard library, and so stays small. It outlives the process that started it:
+after the end of its standard input it runs until the last command has ended.
+Invariant: all bytes are in the spool in order or counted in a gap; `exit` is written after them.
 
 On Linux each command runs below its own child subreaper (prctl(2)): what the command starts stays below it, in any
 session and with any environment, for as long as the command runs. The subreaper is forked from the supervisor, reaps
@@ -10,13 +10,12 @@ orphans, and ends as the command ends.
 
 In the folder of one command: `claim` (the process that may start it), `meta` (its processes), `out.N`, `err.N` (its
 output), `out.N.gap` (how many bytes were dropped there) and `exit`. The command writes `meta` itself, before it calls
-exec: a command that runs is recorded, whatever happened to its supervisor, and one that was given up does not run.
+exec: a running command is always recorded, even if its supervisor dies, and an abandoned command does not run.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import resource
@@ -31,21 +30,20 @@ from typing import Any
 from pursuit.processes.subreaper import TAG, start_below, subreaping, this_process
 
 READ = 1 << 18
-TELL_EVERY = 0.05
+LOOK_EVERY = 0.05
 QUIET = 1.0
-"""Seconds of silence, and in all, after the end of a command whose output another process holds open."""
-LONGEST_DRAIN = 5.0
+"""Seconds of silence, and in total, to wait after a command's end if another process holds its output open."""
+MAX_DRAIN = 5.0
 RETRY = 1.0
 STREAMS = ("out", "err")
 
 
 def segment_name(stream: str, number: int) -> str:
-    """The name of a piece of the spool."""
     return f"{stream}.{number:06d}"
 
 
 def write_whole(path: str, body: dict[str, Any], *, lasting: bool = True) -> None:
-    """A file that is there with all that it says, or not at all; a `lasting` one also after a loss of power."""
+    """Writes a file completely or not at all; a `lasting` one also survives a loss of power."""
     descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - it is a descriptor
         json.dump(body, file)
@@ -56,7 +54,6 @@ def write_whole(path: str, body: dict[str, Any], *, lasting: bool = True) -> Non
 
 
 def write_once(path: str, body: dict[str, Any], *, lasting: bool = True) -> None:
-    """A file of the first that writes it; raises `FileExistsError` for all others."""
     own = f"{path}.{os.getpid()}"
     write_whole(own, body, lasting=lasting)
     try:
@@ -66,13 +63,11 @@ def write_once(path: str, body: dict[str, Any], *, lasting: bool = True) -> None
 
 
 def claim(path: str, who: dict[str, Any]) -> None:
-    """Takes the right to start a command, which counts only while its writer runs."""
+    """Claims the right to start a command, which is valid only while the claiming process runs."""
     write_once(path, who, lasting=False)
 
 
 class Stream:
-    """One pipe of a command, and the spool behind it."""
-
     def __init__(self, child: ChildProcess, name: str, descriptor: int) -> None:
         self.child = child
         self.name = name
@@ -85,7 +80,7 @@ class Stream:
         self.dropped = 0
 
     def take(self, data: memoryview) -> None:
-        """Spools it, or counts it as dropped if there is no room."""
+        """Spools the data, or counts it as dropped if the spool is full."""
         while data:
             fits = not self.dropped and self.size < self.child.segment and self.file >= 0
             if not fits and not self.child.has_room():
@@ -103,7 +98,7 @@ class Stream:
             data = data[written:]
 
     def _next(self) -> None:
-        """Begins a segment; a gap before it is written down first."""
+        """Begins a segment, after recording a gap before it."""
         self.close()
         if self.dropped:
             self.note_gap()
@@ -113,20 +108,16 @@ class Stream:
         self.kept[self.number] = 0
 
     def note_gap(self) -> None:
-        """Writes down how much was dropped since the last segment."""
         write_whole(self.child.path(segment_name(self.name, self.number + 1) + ".gap"), {"dropped": self.dropped})
         self.number, self.dropped = self.number + 1, 0
 
     def close(self) -> None:
-        """Lets go of the segment; another one begins with the next byte."""
         if self.file >= 0:
             os.close(self.file)
             self.file = -1
 
 
 class ChildProcess:
-    """One command: who it is, its two streams, and how it ended."""
-
     def __init__(self, request: dict[str, Any]) -> None:
         self.id: str = request["id"]
         self.folder: str = request["folder"]
@@ -141,7 +132,6 @@ class ChildProcess:
         self.process: subprocess.Popen[bytes]
 
     def path(self, name: str) -> str:
-        """A file of this command."""
         return f"{self.folder}/{name}"
 
     def start(
@@ -151,7 +141,7 @@ class ChildProcess:
         unraised: tuple[int, int],
         become_subreaper: Callable[[], None] | None,
     ) -> None:
-        """Starts it with pipes of its own in a session of its own.
+        """Starts it with its own pipes in its own session.
 
         Raises `OSError`, `ValueError` or `SubprocessError`.
         """
@@ -165,7 +155,7 @@ class ChildProcess:
             resource.setrlimit(resource.RLIMIT_NOFILE, unraised)
 
         try:
-            self.process = subprocess.Popen(  # noqa: S603 - to run what the operator says is its job
+            self.process = subprocess.Popen(  # noqa: S603 - its job is to run the operator's command
                 request["argv"],
                 stdin=subprocess.DEVNULL,
                 stdout=pipes[0][1],
@@ -187,11 +177,11 @@ class ChildProcess:
             self.streams.append(Stream(self, name, reading))
 
     def has_room(self) -> bool:
-        """Whether less than `unread` bytes lie unread; the reader removes what it has read."""
+        """True if fewer than `unread` bytes are unread; the reader removes what it has read."""
         if self._unread() < self.unread:
             return True
         now = time.monotonic()
-        if now - self.looked < TELL_EVERY:
+        if now - self.looked < LOOK_EVERY:
             return False
         self.looked = now
         for stream in self.streams:
@@ -204,14 +194,14 @@ class ChildProcess:
         return sum(sum(stream.kept.values()) for stream in self.streams)
 
     def is_complete(self, now: float) -> bool:
-        """Whether it has ended and its output is in: at the ends of its pipes, or when nothing more comes."""
+        """True if it has ended and its output is complete: its pipes are closed, or have been silent long enough."""
         if self.code is None:
             return False
         quiet = now - max(self.last, self.ended)
-        return not any(one.is_open for one in self.streams) or quiet > QUIET or now - self.ended > LONGEST_DRAIN
+        return not any(one.is_open for one in self.streams) or quiet > QUIET or now - self.ended > MAX_DRAIN
 
-    def note_end(self) -> bool:
-        """Writes the exit down, after everything else; False if the disk refused, and it is worth trying again."""
+    def note_end(self) -> None:
+        """Records the exit, after everything else; it is not `noted` if the disk was full, and is tried again."""
         try:
             for stream in self.streams:
                 stream.close()
@@ -221,27 +211,21 @@ class ChildProcess:
         except OSError:
             # Without its folder the exit is of no use.
             self.noted = not os.path.isdir(self.folder)  # noqa: PTH112 - pathlib is not worth its memory here
-            return self.noted
-        self.noted = True
-        return True
+        else:
+            self.noted = True
 
 
 class Supervisor:
-    """The loop: requests, output, ends."""
-
     def __init__(self, control: socket.socket) -> None:
         self.control: socket.socket | None = control
         self.selector = selectors.DefaultSelector()
         self.children: dict[str, ChildProcess] = {}
         self.buffer = memoryview(bytearray(READ))
         self.said = b""
-        self.unsaid = bytearray()
-        self.changed: set[str] = set()
-        self.told = 0.0
         self.become_subreaper = subreaping()
         self.me = this_process()
         self.unraised = resource.getrlimit(resource.RLIMIT_NOFILE)
-        with contextlib.suppress(OSError, ValueError):  # macOS refuses more than a limit of its own
+        with contextlib.suppress(OSError, ValueError):  # macOS has a lower limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (self.unraised[1], self.unraised[1]))
         control.setblocking(False)
         self.selector.register(control, selectors.EVENT_READ)
@@ -256,7 +240,6 @@ class Supervisor:
         self.selector.register(self.wake, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """Works until the control socket is closed and no command is left."""
         while self.control is not None or self.children:
             for key, _ in self.selector.select(self._patience()):
                 if key.fileobj is self.control:
@@ -266,15 +249,12 @@ class Supervisor:
                 else:
                     self._drain(key.data)
             self._finish()
-            self._notify()
 
     def _patience(self) -> float | None:
-        if self.changed or self.unsaid:
-            return TELL_EVERY
         return RETRY / 4 if any(one.code is not None and not one.noted for one in self.children.values()) else None
 
     def _receive(self) -> None:
-        assert self.control is not None  # noqa: S101 - only called while it is there
+        assert self.control is not None  # noqa: S101 - only called while it is open
         try:
             data = self.control.recv(1 << 16)
         except BlockingIOError:
@@ -291,32 +271,32 @@ class Supervisor:
             self._start(json.loads(request))
 
     def _start(self, request: dict[str, Any]) -> None:
-        """Starts one command, unless it was given up or started before, and sends the outcome."""
+        """Starts one command, unless it was abandoned or started before; `meta` records the outcome."""
         child = ChildProcess(request)
         try:
             claim(child.path("claim"), self.me)
+        except FileExistsError:
+            return
         except OSError as error:
-            self._send({"id": child.id, "refused": str(error)})
+            self._refuse(child, str(error))
             return
         try:
             child.start(request, self.me, self.unraised, self.become_subreaper)
         except (OSError, ValueError) as error:
             self._refuse(child, str(error))
             return
-        except subprocess.SubprocessError:  # Python does not say which fault it was in the forked process
-            self._refuse(child, f"its processes cannot be recorded in {child.folder}, or it cannot become a process")
+        except subprocess.SubprocessError:  # Python does not tell which error occurred in the forked process
+            self._refuse(child, f"its processes cannot be recorded in {child.folder}, or cannot be created")
             return
-        self._send({"id": child.id, "started": True})
         self.children[child.id] = child
         for stream in child.streams:
             self.selector.register(stream.descriptor, selectors.EVENT_READ, stream)
 
     def _refuse(self, child: ChildProcess, why: str) -> None:
         with contextlib.suppress(OSError):
-            write_whole(child.path("meta"), {"refused": why})
+            write_whole(child.path("meta"), {"refused": f"the command was not started: {why}"})
             # A reader that found `meta` before exec failed waits for the exit.
             write_whole(child.path("exit"), {"code": 127, "at": time.time()})
-        self._send({"id": child.id, "refused": why})
 
     def _drain(self, stream: Stream) -> None:
         try:
@@ -329,10 +309,9 @@ class Supervisor:
             stream.is_open = False
             return
         if stream.child.noted:
-            return  # a process outlives the command: its output is dropped, and it must not die of a broken pipe
+            return  # a process outlives the command: its output is dropped, but a broken pipe must not end it
         stream.child.last = time.monotonic()
         stream.take(self.buffer[:count])
-        self.changed.add(stream.child.id)
 
     def _reap(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -344,39 +323,13 @@ class Supervisor:
     def _finish(self) -> None:
         now = time.monotonic()
         for child in [one for one in self.children.values() if one.code is not None]:
-            if not child.noted and child.is_complete(now) and child.note_end():
-                self.changed.add(child.id)
+            if not child.noted and child.is_complete(now):
+                child.note_end()
             if child.noted and not any(stream.is_open for stream in child.streams):
                 del self.children[child.id]
 
-    def _notify(self) -> None:
-        """Sends which commands have news, at most once in TELL_EVERY seconds."""
-        now = time.monotonic()
-        if self.changed and not self.unsaid and now - self.told >= TELL_EVERY:
-            self.told = now
-            self._send({"news": sorted(self.changed)})
-            self.changed.clear()
-        elif self.unsaid:
-            self._send(None)
-
-    def _send(self, word: dict[str, Any] | None) -> None:
-        if self.control is None:
-            self.unsaid.clear()
-            return
-        if word is not None:
-            self.unsaid += json.dumps(word).encode() + b"\n"
-        try:
-            del self.unsaid[: self.control.send(self.unsaid)]
-        except BlockingIOError:
-            return
-        except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.ECONNRESET):
-                raise
-            self.unsaid.clear()
-
 
 def main() -> None:
-    """The script: a forked process is the supervisor."""
     if os.fork():  # the process that started us does not wait for our end
         os._exit(0)
     os.chdir("/")

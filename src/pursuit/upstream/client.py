@@ -1,11 +1,11 @@
-"""The client of one MCP server, over any transport.
+"""The client of an MCP server, over any transport.
 
-`McpClient` keeps one connection: it opens it on first use, opens another one after it broke (with a growing pause and a
-ceiling for servers that keep dying), and sends requests over it. `McpUpstream` adds the tools of the server, calls of
-them, and clients of its own that it lends to one interactive call at a time.
+`McpClient` keeps one connection: it opens it on first use, reconnects after a failure (with a growing pause and a
+ceiling for servers that keep dying), and sends requests over it. `McpUpstream` adds the server's tools, their calls,
+and separate clients that are leased to one interactive call at a time.
 
-Invariant: the server takes a request at most once. A call that was under way when the connection broke has the outcome
-`unknown`; the next one runs on a new connection.
+Invariant: the server receives a request at most once. A call in progress when the connection broke has the outcome
+`unknown`; the next call uses a new connection.
 """
 
 from __future__ import annotations
@@ -40,14 +40,13 @@ from pursuit.core.tools import (
 )
 from pursuit.errors import UpstreamUnavailable
 from pursuit.upstream.connection import Era, McpConnection, too_slow
-from pursuit.upstream.listing import KNOWN_TRAITS, ToolTraits, is_offered, read_listing
+from pursuit.upstream.listing import KNOWN_TRAITS, ToolTraits, read_listing
 from pursuit.upstream.pins import Pins
 from pursuit.upstream.redaction import StderrTail
 from pursuit.upstream.tasks import (
     OnTaskStatus,
     follow_task,
     handle_in,
-    task_generation,
     task_handle,
     task_support,
     with_tasks_extension,
@@ -64,13 +63,13 @@ from pursuit.upstream.transport import (
 )
 
 TASK_TTL_MS = 86_400_000
-MOST_PAGES = 1000
-# How often a call that waits for a free slot reports progress, so that its own timeout does not run meanwhile.
+MAX_PAGES = 1000
+# The interval at which a call that waits for a free slot reports progress, so that its timeout does not run.
 _WAITING_SECONDS = 0.2
 _log = logging.getLogger(__name__)
 
 WhileQueued = Callable[[], AbstractAsyncContextManager[None]]
-"""Entered while a call waits for a free slot: that time is not the server's."""
+"""Entered while a call waits for a free slot, which does not count as the server's time."""
 
 ListKind = Literal["tools", "resources", "resourceTemplates", "prompts"]
 LIST_METHODS: Mapping[ListKind, str] = {
@@ -82,10 +81,10 @@ LIST_METHODS: Mapping[ListKind, str] = {
 
 
 class Restarts:
-    """The pace of restarts, shared by all connections to one server.
+    """The pace of restarts, shared by all connections to a server.
 
-    A server that ended too often within a minute is not started, so that one that dies at once is no fork bomb. The
-    pause before a start doubles while the server keeps dying; a healthy life resets it. No number of deaths is final.
+    A server that ended too often within a minute is not restarted, which prevents a fork bomb. The pause before a start
+    doubles while the server keeps dying; a healthy connection resets it. Restarts never stop for good.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
@@ -93,16 +92,15 @@ class Restarts:
         self._ends: deque[float] = deque()
         self._last_death = -math.inf
         self.deaths = 0
-        """How often in a row the server died."""
+        """The number of consecutive deaths."""
         self.total = 0
-        """How often it ended by itself in all."""
 
     def lost(self, now: float) -> None:
-        """Notes an end that says nothing about health; it counts towards the ceiling only."""
+        """Records an end that does not indicate bad health; it counts only towards the ceiling."""
         self._ends.append(now)
 
     def ended(self, now: float, *, lived: float, answers: int) -> None:
-        """Notes an end that we did not cause."""
+        """Records an end that we did not cause."""
         self._ends.append(now)
         self.total += 1
         healthy = lived >= self._settings.healthy_seconds or answers >= self._settings.healthy_answers
@@ -117,7 +115,7 @@ class Restarts:
         return max(0.0, self._last_death + pause - now)
 
     def ceiling_pause(self, now: float) -> float:
-        """Seconds for which the ceiling forbids a start."""
+        """Seconds until the ceiling permits a start."""
         while self._ends and now - self._ends[0] >= 60:
             self._ends.popleft()
         return 60 - (now - self._ends[0]) if len(self._ends) >= self._settings.ends_per_minute else 0.0
@@ -125,7 +123,7 @@ class Restarts:
 
 @dataclass(eq=False, kw_only=True)
 class McpClient:
-    """One connection to a server, opened when first needed. Its tasks live in `tasks`, which must outlive it."""
+    """A connection to a server, opened on first use. Its tasks run in `tasks`, which must outlive it."""
 
     config: ServerConfig
     open_transport: OpenTransport
@@ -142,12 +140,11 @@ class McpClient:
 
     @property
     def current(self) -> McpConnection | None:
-        """The connection, if there is one that works."""
         connection = self._connection
         return connection if connection is not None and connection.ready.is_set() and connection.usable else None
 
     async def connect(self) -> McpConnection:
-        """A connection that works, opened if there is none; concurrent callers share it.
+        """Returns a working connection, opening it if needed; concurrent callers share it.
 
         Raises `UpstreamUnavailable`.
         """
@@ -155,19 +152,19 @@ class McpClient:
             await self._connection.wait_for_probe()
         connection = await self._ready(self.era)
         if connection.lost_in_probe:
-            # Some legacy servers close the connection on an unknown first request: once more, with the handshake.
+            # Some legacy servers close the connection on an unknown first request: try again with the handshake.
             connection = await self._ready("legacy")
         if connection.failure is None:
             self.era = connection.era
             return connection
         await connection.finished.wait()
-        raise self._unavailable(self._why_unusable(connection.failure), "it could not be started, or does not answer")
+        raise self._unavailable(self._why_unusable(connection.failure), "it could not be started or does not answer")
 
     async def _ready(self, era: Era) -> McpConnection:
         connection = self._connection
         if connection is None or not connection.usable:
             if connection is not None:
-                # Its end must be counted before the next one starts.
+                # Its end must be counted before the next start.
                 await connection.finished.wait()
             pause = self.pace.pause(anyio.current_time())
             if 0 < pause <= self.config.client.longest_wait:
@@ -178,7 +175,7 @@ class McpClient:
             connection = self._connection
         if connection is None:
             raise self._unavailable("it is closed")
-        if not connection.ready.is_set():  # waiting would cost each request a task switch
+        if not connection.ready.is_set():  # waiting would cost every request a task switch
             await connection.ready.wait()
         return connection
 
@@ -214,14 +211,14 @@ class McpClient:
         finally:
             self._alive.discard(connection)
             now = anyio.current_time()
-            # What was never started did not die, and a lost probe says nothing about health.
+            # A server that was never started did not die, and a lost probe does not indicate bad health.
             if connection.lost_in_probe:
                 self.pace.lost(now)
             elif connection.opened and not connection.closed_by_us:
                 self.pace.ended(now, lived=now - born, answers=connection.answers)
 
     async def about(self) -> InitializeResult:
-        """What the server says about itself; connects. Raises `UpstreamUnavailable`."""
+        """The server's description of itself; connects. Raises `UpstreamUnavailable`."""
         connection = await self.connect()
         if connection.about is None:
             raise self._unavailable("it is closed")
@@ -237,7 +234,7 @@ class McpClient:
         waiting: WhileQueued = nullcontext,
         capabilities: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Sends one raw request and returns the result unchanged. It has no timeout: cancel the caller.
+        """Sends one raw request and returns the result unchanged, without a timeout: cancel the caller instead.
 
         `on_notify` gets the notifications of the request; the server is asked for progress unless `progress` is False.
         `capabilities` replaces the declared ones on a modern connection. Raises the server's own `UpstreamError`, or
@@ -254,9 +251,9 @@ class McpClient:
                         method, params or {}, capabilities=capabilities, on_notify=on_notify, progress=progress
                     )
                 except SessionGone:
-                    # The server did not take the request: a new session may.
+                    # The server did not accept the request; a new session may.
                     if last:
-                        said = self._error_text("it forgot our session twice")
+                        said = self._error_text("it lost our session twice")
                         raise CallFailed(f"not sent: {said}", sent=False) from None
                 except ConnectionLost as error:
                     with anyio.move_on_after(self.config.client.exit_wait):
@@ -264,25 +261,26 @@ class McpClient:
                     reason, public = f"the connection broke: {connection.close_reason()}", "the connection broke"
                     raise self._call_failed(method, reason, public, sent=error.sent) from None
                 except CallBroken as error:
-                    raise self._call_failed(method, str(error), "it gave no proper answer", sent=error.sent) from None
+                    raise self._call_failed(
+                        method, str(error), "it did not return a valid answer", sent=error.sent
+                    ) from None
                 except ValueError as error:
                     raise CallFailed(f"not sent: the arguments are not valid JSON: {error}", sent=False) from None
         raise AssertionError("the loop above always returns or raises")
 
     def _call_failed(self, method: str, reason: str, public: str, *, sent: bool) -> CallFailed:
-        # Only a call has an effect to be in doubt about.
+        # Only calls have effects, so only their outcome can be in doubt.
         doubt = f"; {NOT_KNOWN}" if sent and method == "tools/call" else ""
         said = self._error_text(reason + doubt, public + doubt)
         return CallFailed(said if sent else f"not sent: {said}", sent=sent)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Sends a notification if there is a connection."""
         connection = self.current
         if connection is not None:
             await connection.notify(method, params)
 
     async def entries(self, kind: ListKind) -> list[Any]:
-        """Each entry of a list, over all pages, as the server wrote it; an unknown list is empty.
+        """All entries of a list, over all pages, unchanged; empty for an unknown list.
 
         Raises `UpstreamUnavailable`.
         """
@@ -315,19 +313,17 @@ class McpClient:
             raise self._unavailable(f"it did not list its {kind} within {seconds:g} s") from None
 
     async def reconnect(self) -> None:
-        """Closes the connection, if there is one: the next request opens another. Calls under way fail."""
+        """Closes the connection, if any: calls in progress fail, and the next request reconnects."""
         if self._connection is not None:
             await self._connection.aclose()
 
     async def aclose(self) -> None:
-        """Disconnects for good; calls under way fail."""
         self._closed = True
         async with anyio.create_task_group() as closing:
             for connection in tuple(self._alive):
                 closing.start_soon(connection.aclose)
 
     def _why_unusable(self, failure: str) -> str:
-        """Why a server cannot be connected to, with what its user can do about it."""
         if (line := self._tail.stray) is not None:
             return f"it does not speak MCP on standard output ({failure}); its first line there is {line[:200]!r}"
         if self.config.fetches and failure == too_slow(self.config.timeouts.connect):
@@ -341,8 +337,8 @@ class McpClient:
     def _error_text(self, reason: str, public: str | None = None) -> str:
         """The text of a failure, with the last lines of stderr and without secrets.
 
-        A discreet server gets the `public` text instead, and the log gets the rest: its stderr at debug level only,
-        because the program that started this process may show our log.
+        For a discreet server it is the `public` text, and the rest goes to the log: stderr only at debug level, because
+        the program that started this process may show our log.
         """
         tail = self._tail.text()
         who, said = f"server {self.config.name!r}", self._tail.redact(reason)
@@ -355,7 +351,7 @@ class McpClient:
 
 
 class SharedClient:
-    """Requests over a modern connection that others use too, each with these capabilities in its `_meta`."""
+    """Requests over a shared modern connection, each with these capabilities in its `_meta`."""
 
     def __init__(self, client: McpClient, capabilities: Mapping[str, Any]) -> None:
         self.about = client.about
@@ -365,101 +361,67 @@ class SharedClient:
 
 @dataclass(slots=True, eq=False)
 class ClientLeases:
-    """Clients with a connection of their own, each lent to one interactive call at a time.
+    """Clients with separate connections, each leased to one interactive call at a time.
 
     A legacy server shows more tools to a client that declares more, and sends its requests over the connection: on
-    stdio nothing in a message says which call it belongs to, hence one call at a time. In the modern era that is still
-    so for log messages. A returned client is lent again to a caller with the same capabilities, and closed when it was
-    idle for too long or too many are idle. A lasting one is not: the next caller finds what the server keeps for it.
+    stdio a message does not name its call, hence one call at a time. In the modern era this still applies to log
+    messages. A returned client is leased again to callers with the same capabilities, which find the server's state of
+    the connection; if too many are idle, the longest idle one is closed.
     """
 
     make: Callable[[ClientFeatures, Era], McpClient]
     tasks: anyio.abc.TaskGroup
-    settings: ClientSettings
-    _idle: dict[McpClient, tuple[str, anyio.CancelScope]] = field(default_factory=dict[McpClient, Any])
-    """The longest idle one first, each with its key and the scope of the task that closes it after a while."""
+    most_idle: int
+    _idle: dict[McpClient, str] = field(default_factory=dict[McpClient, str])
+    """The idle clients with their keys, the longest idle first."""
     _all: set[McpClient] = field(default_factory=set[McpClient])
-    _busy: set[McpClient] = field(default_factory=set[McpClient])
-    _lasting: dict[str, McpClient] = field(default_factory=dict[str, McpClient])
 
     @asynccontextmanager
     async def lend(
-        self, features: ClientFeatures, era: Era = "legacy", *, lasting: int = 0
+        self, features: ClientFeatures, era: Era = "legacy", *, keep: bool = True
     ) -> AsyncGenerator[McpClient]:
-        """A client that has no other user within the block; up to so many are `lasting`, one for each capabilities."""
+        """A client for exclusive use within the block; then closes it unless `keep`."""
         key = f"{era} {json.dumps(features.capabilities, sort_keys=True)}"
-        client = self._lasting.get(key) if lasting else None
-        if client in self._busy:
-            client = None
-        elif client is None and len(self._lasting) < lasting:
-            client = self._lasting[key] = self._new(features, era)
+        client = next((one for one, its_key in reversed(self._idle.items()) if its_key == key), None)
         if client is None:
-            client = next((one for one, (its_key, _) in reversed(self._idle.items()) if its_key == key), None)
-            if client is not None:
-                self._take(client)
-        client = client or self._new(features, era)
-        self._busy.add(client)
+            client = self.make(ClientFeatures(capabilities=features.capabilities), era)
+            self._all.add(client)
+        else:
+            del self._idle[client]
         own = client.features
         own.answer, own.heard = features.answer, features.heard
         try:
             yield client
         finally:
             own.answer, own.heard = None, None
-            self._busy.discard(client)
-            self._give_back(key, client)
+            if client in self._all:
+                self._give_back(key, client, keep)
 
-    def _new(self, features: ClientFeatures, era: Era) -> McpClient:
-        client = self.make(ClientFeatures(capabilities=features.capabilities), era)
-        self._all.add(client)
-        return client
-
-    def _take(self, client: McpClient) -> None:
-        _, expiry = self._idle.pop(client)
-        expiry.cancel()
-
-    def _give_back(self, key: str, client: McpClient) -> None:
-        if client not in self._all:
-            return
-        connection, lasting = client.current, self._lasting.get(key) is client
-        # After an abandoned call the server may still send requests for it: the next call must not get them.
-        if connection is None or connection.call_abandoned:
-            if lasting:
-                del self._lasting[key]
+    def _give_back(self, key: str, client: McpClient, keep: bool) -> None:
+        connection = client.current
+        # The server may still send requests for an abandoned call; the next call must not get them.
+        keep = keep and connection is not None and not connection.call_abandoned
+        if keep:
+            self._idle[client] = key
+            client = next(iter(self._idle))
+        if not keep or len(self._idle) > self.most_idle:
+            self._idle.pop(client, None)
             self.tasks.start_soon(self._close, client)
-            return
-        if lasting:
-            return
-        expiry = anyio.CancelScope()
-        self._idle[client] = (key, expiry)
-        self.tasks.start_soon(self._expire, client, expiry)
-        if len(self._idle) > self.settings.most_idle:
-            oldest = next(iter(self._idle))
-            self._take(oldest)
-            self.tasks.start_soon(self._close, oldest)
-
-    async def _expire(self, client: McpClient, expiry: anyio.CancelScope) -> None:
-        with expiry:
-            await anyio.sleep(self.settings.idle_seconds)
-        # It may be lent in the moment in which its time is over; then another task, or none, closes it.
-        if client in self._idle and self._idle[client][1] is expiry:
-            del self._idle[client]
-            await self._close(client)
 
     async def _close(self, client: McpClient) -> None:
         self._all.discard(client)
         await client.aclose()
 
     async def aclose(self) -> None:
-        """Closes all of them, also those that are lent."""
-        for client in tuple(self._idle):
-            self._take(client)
+        """Closes all clients, including leased ones."""
+        self._idle.clear()
         async with anyio.create_task_group() as closing:
             for client in tuple(self._all):
                 closing.start_soon(self._close, client)
 
 
 class McpUpstream(McpClient):
-    """One MCP server as an `Upstream`, connected on first use. Its tasks live in `tasks`, which must outlive it."""
+    """An MCP server as an `Upstream`, connected on first use. Its tasks run in `tasks`, which must outlive it."""
 
     def __init__(
         self,
@@ -474,7 +436,7 @@ class McpUpstream(McpClient):
         settings = config.client
         self.pins = pins
         self.traits = traits
-        # Only a process can become a fork bomb; a remote server is tried again soon.
+        # Only a process can become a fork bomb; a remote server is retried soon.
         remote = replace(settings, ends_per_minute=math.inf, longest_pause=settings.longest_wait)
         super().__init__(
             config=config,
@@ -488,9 +450,8 @@ class McpUpstream(McpClient):
         )
         self.warnings: list[str] = []
         self.listings = 0
-        """How often the tools were listed."""
         self._listeners: list[OnNotification] = []
-        self._leases = ClientLeases(self._separate_client, tasks, settings)
+        self._leases = ClientLeases(self._separate_client, tasks, settings.most_idle)
         self._listing: list[Tool] = []
         self._listed_by: McpConnection | None = None
         self._listed_at = -math.inf
@@ -505,7 +466,7 @@ class McpUpstream(McpClient):
             if features.heard is not None:
                 features.heard(method, params)
             elif not method.endswith("/list_changed"):
-                # Its lists are not those of the shared connection; anything else concerns all listeners.
+                # Its lists differ from those of the shared connection; all other messages concern all listeners.
                 self._notified(method, params)
 
         return McpClient(
@@ -521,40 +482,34 @@ class McpUpstream(McpClient):
 
     @property
     def name(self) -> str:
-        """The name that the operator gave it."""
         return self.config.name
 
     @property
     def stderr(self) -> str:
-        """The last lines of its stderr."""
         return self._tail.text()
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection now."""
         return self.current is not None
 
     @property
     def restarts(self) -> int:
-        """How often it ended by itself, and had to be started again."""
         return self.pace.total
 
     @property
     def protocol_version(self) -> str | None:
-        """The negotiated version, while it is connected."""
         connection = self.current
         return None if connection is None or connection.about is None else connection.about.protocol_version
 
     @asynccontextmanager
     async def lease(
-        self, features: ClientFeatures, *, legacy: bool = False, separate: bool = False, lasting: int = 0
+        self, features: ClientFeatures, *, legacy: bool = False, separate: bool = False
     ) -> AsyncGenerator[McpClient | SharedClient]:
         """A client with these features, for one interactive call at a time.
 
         On a modern server each request declares its capabilities and questions come as results: the connection is
-        shared and `features.answer` is not used, unless `separate` asks for a separate one. On a legacy server it is a
-        connection (on stdio: a process) of its own; `legacy` asks for that on a server that speaks both. Up to so many
-        of these are `lasting`: a later call with the same capabilities finds the same connection.
+        shared and `features.answer` unused, unless `separate`. On a legacy server the client has a separate connection
+        (on stdio: a process); `legacy` requests that of a server that supports both, without later reuse.
         """
         connection = await self.connect()
         if connection.modern and separate:
@@ -563,11 +518,11 @@ class McpUpstream(McpClient):
         elif connection.modern and not (legacy and await self._try_legacy()):
             yield SharedClient(self, features.capabilities)
         else:
-            async with self._leases.lend(features, lasting=lasting) as client:
+            async with self._leases.lend(features, keep=not legacy) as client:
                 yield client
 
     async def _try_legacy(self) -> bool:
-        """Whether a modern server takes the handshake, too; tried once."""
+        """True if a modern server also accepts the handshake; tried once."""
         async with self._trying_legacy:
             if self._speaks_legacy is None:
                 try:
@@ -578,9 +533,9 @@ class McpUpstream(McpClient):
             return self._speaks_legacy
 
     async def set_client_features(self, side: ClientFeatures, *, era: Era = "auto") -> None:
-        """Gives the shared connection the features of one client, for a host that serves no other client.
+        """Gives the shared connection the features of the only client of a host.
 
-        A connection that was opened before and declared something else is closed.
+        Closes an existing connection that declared other features.
         """
         own, current = self.features, self.current
         differs = own.capabilities != side.capabilities
@@ -591,7 +546,7 @@ class McpUpstream(McpClient):
             await self.reconnect()
 
     def listen(self, listener: OnNotification) -> Callable[[], None]:
-        """Hands each notification outside of requests to `listener`, in order; returns how to stop.
+        """Passes each notification outside requests to `listener`, in order; returns a function that stops it.
 
         The listener must not block.
         """
@@ -605,9 +560,9 @@ class McpUpstream(McpClient):
             listener(method, params)
 
     async def tools(self) -> Sequence[Tool]:
-        """All tools that the operator enables, over all pages; `warnings` says what was left out.
+        """All enabled tools, over all pages; `warnings` lists what was left out.
 
-        The list is kept while the server is connected and notifies of changes, otherwise for `listing_seconds`.
+        The list is cached while the server is connected and notifies of changes, otherwise for `listing_seconds`.
         """
         if not self._listing_is_current():
             async with self._refreshing:
@@ -625,10 +580,10 @@ class McpUpstream(McpClient):
 
     async def _refresh(self) -> None:
         connection = await self.connect()
-        # All taken before the first page: a change during the listing makes the list outdated at once.
+        # Read before the first page: a change during the listing invalidates the list immediately.
         changes, announced, now = self._changes, connection.announces("tools"), anyio.current_time()
-        tasks = None if connection.about is None else task_generation(connection.about)
-        listing, warnings = read_listing(self.config, await self.entries("tools"), tasks=tasks, source=self.traits)
+        entries = await self.entries("tools")
+        listing, warnings = read_listing(self.config, entries, tasks=connection.tasks, source=self.traits)
         if self.pins is not None:
             listing, notices = await self.pins.check(self.config, listing)
             warnings += notices
@@ -646,19 +601,16 @@ class McpUpstream(McpClient):
         on_progress: ProgressFn | None = None,
         on_handle: HandleFn | None = None,
     ) -> ToolResult:
-        """Sends one call. It has no timeout: cancel the caller. Raises `CallFailed`.
+        """Sends a call, without a timeout: cancel the caller instead. Raises `CallFailed`.
 
-        If the server makes a task of it, the task is followed to its end; `on_handle` gets the handle by which another
-        process can pick it up.
+        If the server turns it into a task, the task is followed to its end; `on_handle` gets the handle with which
+        another process can continue.
         """
-        if not is_offered(self.config, tool):
-            reason = f"not sent: the operator's configuration disables {self.name}.{tool}"
-            raise CallFailed(reason, sent=False)
         params: dict[str, Any] = {"name": tool, "arguments": dict(arguments), "_meta": {"pursuit/callId": call_id}}
         on_notify = None if on_progress is None else _progress_of(on_progress)
         waiting = nullcontext if on_progress is None else partial(_report_waiting, on_progress)
         try:
-            generation = task_generation(await self.about())
+            generation = (await self.connect()).tasks
         except UpstreamUnavailable as error:
             raise CallFailed(f"not sent: {error.message}", sent=False) from None
         if generation == 1:
@@ -668,7 +620,7 @@ class McpUpstream(McpClient):
         client = self._task_client(generation)
         try:
             raw = await client.request("tools/call", params, on_notify=on_notify, waiting=waiting)
-            handle = task_handle(raw)
+            handle = None if generation is None else task_handle(raw)
             if handle is not None:
                 if on_handle is not None:
                     await on_handle(handle.as_dict())
@@ -681,7 +633,7 @@ class McpUpstream(McpClient):
     async def pick_up(
         self, tool: str, handle: Mapping[str, Any], *, on_progress: ProgressFn | None = None
     ) -> ToolResult:
-        """The result of a call that another process made, by the handle that it got. Raises `CallFailed`."""
+        """The result of another process's call, by its task handle. Raises `CallFailed`."""
         known = handle_in(handle)
         if known is None:
             raise CallFailed("the stored handle of the server's task is malformed")
@@ -693,7 +645,7 @@ class McpUpstream(McpClient):
         return self._read_result(tool, raw)
 
     def _task_client(self, generation: int | None) -> McpClient | SharedClient:
-        """The client for calls that may become tasks: in the second generation each request declares the extension."""
+        """The client for calls that may become tasks: in the second generation, requests declare the extension."""
         return SharedClient(self, with_tasks_extension(self.features.capabilities)) if generation == 2 else self
 
     def _refused(self, error: UpstreamError) -> CallFailed:
@@ -703,7 +655,7 @@ class McpUpstream(McpClient):
     def _read_result(self, tool: str, raw: Mapping[str, Any]) -> ToolResult:
         kind = raw.get("resultType", "complete")
         if kind == "input_required":
-            asks = f"{self.name}.{tool} needs an answer from a person, and none can be asked here"
+            asks = f"{self.name}.{tool} requires user input, which is not available here"
             raise CallFailed(asks, answered=True)
         if kind != "complete":
             shown = self._tail.redact(repr(kind))
@@ -720,7 +672,6 @@ class McpUpstream(McpClient):
         )
 
     async def aclose(self) -> None:
-        """Disconnects for good; calls under way fail."""
         async with anyio.create_task_group() as closing:
             closing.start_soon(super().aclose)
             closing.start_soon(self._leases.aclose)
@@ -733,11 +684,11 @@ async def pages(
     seen: set[str] = set()
     params: dict[str, Any] = {}
     size = 0
-    for _ in range(MOST_PAGES):
+    for _ in range(MAX_PAGES):
         page = await ask(params)
         yield page
         cursor = page.get("nextCursor")
-        # A repeated cursor would turn the listing into a loop.
+        # A repeated cursor would cause an endless loop.
         if not isinstance(cursor, str) or cursor in seen:
             return
         seen.add(cursor)
@@ -749,7 +700,7 @@ async def pages(
 
 @asynccontextmanager
 async def _slot(slots: anyio.Semaphore, waiting: WhileQueued) -> AsyncGenerator[None]:
-    """One of the calls that the operator lets run at once on a server."""
+    """Waits for one of the server's slots for concurrent calls."""
     try:
         slots.acquire_nowait()
     except anyio.WouldBlock:
@@ -762,7 +713,7 @@ async def _slot(slots: anyio.Semaphore, waiting: WhileQueued) -> AsyncGenerator[
 
 
 def _task_progress(on_progress: ProgressFn | None) -> OnTaskStatus | None:
-    """Reports the status of a server's task as progress: it has no number, only a count of looks and a message."""
+    """Reports the status of a server's task as progress: the number of polls and a message."""
     if on_progress is None:
         return None
     looks = 0
@@ -790,7 +741,7 @@ def _progress_of(on_progress: ProgressFn) -> NotifyFn:
 async def _report_waiting(on_progress: ProgressFn) -> AsyncGenerator[None]:
     async def report() -> None:
         while True:
-            await on_progress(0.0, None, "it waits for its turn at the server")
+            await on_progress(0.0, None, "waiting for a free slot at the server")
             await anyio.sleep(_WAITING_SECONDS)
 
     async with anyio.create_task_group() as reporting:

@@ -43,8 +43,8 @@ from pursuit.config.servers import ServerConfig
 from pursuit.core.tools import InitializeResult, NotifyFn, UpstreamError, as_object
 from pursuit.errors import PursuitError
 from pursuit.upstream.redaction import StderrTail, redact_about, redact_error, redact_notification, redact_result
+from pursuit.upstream.tasks import Generation, task_generation
 from pursuit.upstream.transport import (
-    UNCANCELLABLE,
     CallBroken,
     ClientFeatures,
     ConnectionLost,
@@ -52,7 +52,6 @@ from pursuit.upstream.transport import (
     NotificationQueue,
     OnNotification,
     OpenTransport,
-    RequestOptions,
     SessionGone,
     Transport,
 )
@@ -60,11 +59,10 @@ from pursuit.upstream.transport import (
 Era = Literal["auto", "legacy"]
 
 CLIENT_INFO: Mapping[str, Any] = {"name": "pursuit", "version": version("pursuit")}
-# Only the sender of a request may state these in `_meta`; they are never passed on from another client's request.
+# Only the sender of a request may set these in `_meta`; they are never forwarded from another client's request.
 ENVELOPE_KEYS = (PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY)
-_LONGEST_PROBE = 10.0
+_MAX_PROBE = 10.0
 _LISTEN = "subscriptions/listen"
-# A caller that is slower than its server loses notifications beyond this number instead of filling the memory.
 LIST_CHANGES = {"tools": "toolsListChanged", "resources": "resourcesListChanged", "prompts": "promptsListChanged"}
 _log = logging.getLogger(__name__)
 # Strings, because the ids of the SDK's dispatchers are numbers; unique in the process.
@@ -80,18 +78,18 @@ async def negotiate(
 ) -> InitializeResult:
     """Tries discovery, then the handshake.
 
-    Any answer but a proper discovery leads to the handshake, unless the server says that it is modern only or cannot be
-    reached. Raises `UpstreamError`, `ProbeLost`, a failure of the transport, or `ValueError`.
+    Any answer except a valid discovery leads to the handshake, unless the server is modern only or unreachable. Raises
+    `UpstreamError`, `ProbeLost`, a failure of the transport, or `ValueError`.
     """
     if era == "auto":
         # A short connect timeout must leave time for the handshake.
-        about = await _discover(transport, capabilities, min(timeout / 3, _LONGEST_PROBE))
+        about = await _discover(transport, capabilities, min(timeout / 3, _MAX_PROBE))
         if about is not None:
             return about
     try:
         return await _initialize(transport, capabilities)
     except UpstreamError as error:
-        # A slow start of a modern server: the probe timed out here, and the server takes no handshake.
+        # A modern server that started slowly: the probe timed out here, and the server refuses the handshake.
         about = None
         if error.code == UNSUPPORTED_PROTOCOL_VERSION:
             about = await _discover(transport, capabilities, timeout)
@@ -101,28 +99,18 @@ async def negotiate(
 
 
 async def _discover(transport: Transport, capabilities: Mapping[str, Any], seconds: float) -> InitializeResult | None:
-    """What `server/discover` says; None if the server is legacy or does not answer in time."""
-    asked = LATEST_MODERN_VERSION
+    params = {"_meta": _envelope(LATEST_MODERN_VERSION, capabilities)}
     with anyio.move_on_after(seconds):
-        for _ in range(2):
-            params = {"_meta": _envelope(asked, capabilities)}
-            try:
-                result = await transport.request("server/discover", params, UNCANCELLABLE)
-                return _read_discovery(transport, result)
-            except UpstreamError as error:
-                if error.code != UNSUPPORTED_PROTOCOL_VERSION:
-                    return None
-                offered = _versions(error.data, "supported")
-                if offered is None or any(one in HANDSHAKE_PROTOCOL_VERSIONS for one in offered):
-                    return None
-                common = [one for one in MODERN_PROTOCOL_VERSIONS if one in offered and one != asked]
-                if not common:
-                    raise
-                asked = common[-1]
-            except ConnectionLost:
-                raise ProbeLost from None
-            except HttpRefused:
-                return None
+        try:
+            return _read_discovery(transport, await transport.request("server/discover", params, cancellable=False))
+        except UpstreamError as error:
+            offered = _versions(error.data, "supported") if error.code == UNSUPPORTED_PROTOCOL_VERSION else None
+            if offered is not None and not any(one in HANDSHAKE_PROTOCOL_VERSIONS for one in offered):
+                raise
+        except ConnectionLost:
+            raise ProbeLost from None
+        except HttpRefused:
+            pass
     return None
 
 
@@ -143,10 +131,10 @@ async def _initialize(transport: Transport, capabilities: Mapping[str, Any]) -> 
         "capabilities": capabilities,
         "clientInfo": CLIENT_INFO,
     }
-    result = await transport.request("initialize", params, UNCANCELLABLE)
+    result = await transport.request("initialize", params, cancellable=False)
     agreed, offered = result.get("protocolVersion"), result.get("capabilities", {})
     if not isinstance(agreed, str) or not isinstance(offered, dict):
-        raise ValueError("its answer to the handshake is malformed")
+        raise ValueError("its response to the handshake is malformed")
     if agreed not in HANDSHAKE_PROTOCOL_VERSIONS:
         raise ValueError(f"it offers protocol version {agreed[:40]!r}, which is not supported")
     transport.set_protocol_version(agreed, modern=False)
@@ -169,7 +157,6 @@ def _versions(data: Any, key: str) -> list[object] | None:
 
 
 def _envelope(protocol_version: str, capabilities: Mapping[str, Any]) -> dict[str, Any]:
-    """What each modern request states in `_meta` about its client."""
     return {
         PROTOCOL_VERSION_META_KEY: protocol_version,
         CLIENT_INFO_META_KEY: CLIENT_INFO,
@@ -179,7 +166,7 @@ def _envelope(protocol_version: str, capabilities: Mapping[str, Any]) -> dict[st
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class McpConnection:
-    """`ready` is set when it is known whether it works, `closed` at its end, `finished` after the cleanup."""
+    """A connection: `ready` is set after success or failure, `closed` at the end, `finished` after the cleanup."""
 
     open_transport: OpenTransport
     config: ServerConfig
@@ -192,6 +179,7 @@ class McpConnection:
     finished: anyio.Event = field(init=False, default_factory=anyio.Event)
     failure: str | None = field(init=False, default=None)
     about: InitializeResult | None = field(init=False, default=None)
+    tasks: Generation | None = field(init=False, default=None)
     lost_in_probe: bool = field(init=False, default=False)
     closed_by_us: bool = field(init=False, default=False)
     answers: int = field(init=False, default=0)
@@ -208,21 +196,19 @@ class McpConnection:
 
     @property
     def usable(self) -> bool:
-        """Whether it may still serve requests, now or once it is ready."""
+        """True if it can serve requests, now or once it is ready."""
         return self.failure is None and not self.closed.is_set()
 
     @property
     def opened(self) -> bool:
-        """Whether the transport was ever open."""
         return self._transport is not None
 
     @property
     def modern(self) -> bool:
-        """Whether the negotiated version is of the modern era."""
         return self.about is not None and self.about.protocol_version in MODERN_PROTOCOL_VERSIONS
 
     def announces(self, kind: str) -> bool:
-        """Whether a change of its list of tools (or resources, or prompts) will be notified."""
+        """True if the server notifies of changes of its list of tools (or resources, or prompts)."""
         if self.about is None or self._transport is None or not _declares_changes(self.about, kind):
             return False
         return self._subscribed if self.modern else self._transport.receives_notifications
@@ -230,7 +216,7 @@ class McpConnection:
     async def run(self) -> None:
         """Connects, stays until the end, and cleans up; the owner task runs only this."""
         try:
-            # One scope for the whole life, whose deadline is lifted once connected: a scope around the connect alone
+            # One scope for the whole life, whose deadline is lifted once connected: a scope around only the connect
             # would not nest with the task group of the transport, which is entered inside and left later.
             with self._scope as scope:
                 scope.deadline = anyio.current_time() + self.config.timeouts.connect
@@ -246,7 +232,7 @@ class McpConnection:
                         capabilities=self.features.capabilities,
                         timeout=self.config.timeouts.connect,
                     )
-                    self.about = redact_about(self.tail, about)
+                    self.about, self.tasks = redact_about(self.tail, about), task_generation(about)
                     scope.deadline = math.inf
                     self.ready.set()
                     if self.modern:
@@ -324,12 +310,12 @@ class McpConnection:
         finally:
             self._in_flight -= works
         self.answers += 1
-        return redact_result(self.tail, method, result)
+        return redact_result(self.tail, method, result) if self.tail.secrets else result
 
     async def _request_with_notifications(
         self, transport: Transport, method: str, body: dict[str, Any], on_notify: NotifyFn, *, progress: bool
     ) -> dict[str, Any]:
-        """One request, whose notifications are delivered beside it and in order."""
+        """Sends one request and delivers its notifications concurrently, in order."""
         queue = NotificationQueue(self.config.client.limits.queued)
 
         listen_id = f"listen-{next(_listen_ids)}" if method == _LISTEN else None
@@ -344,8 +330,7 @@ class McpConnection:
                 delivering.start_soon(_deliver, queue, on_notify)
                 try:
                     own_stream = partial(self._dispatch_own, queue.put)
-                    options = RequestOptions(request_id=listen_id, on_notification=own_stream)
-                    outcome = await transport.request(method, body, options)
+                    outcome = await transport.request(method, body, request_id=listen_id, on_notification=own_stream)
                 except (UpstreamError, ConnectionLost, CallBroken, SessionGone, ValueError) as error:
                     # Raised after the task group, which would wrap it in an exception group.
                     outcome = error
@@ -358,7 +343,7 @@ class McpConnection:
         return outcome
 
     def _abandon(self, transport: Transport, method: str) -> None:
-        """After a caller gave up: checks that a process which may hang still answers anything at all."""
+        """Checks after an abandoned request that a possibly hanging process still answers."""
         self.call_abandoned = True
         if not transport.can_hang or method == _LISTEN or self._probe is not None or self.closed.is_set():
             return
@@ -371,8 +356,8 @@ class McpConnection:
             with anyio.move_on_after(self.config.client.hang_probe) as scope, suppress(UpstreamError, ConnectionLost):
                 # The modern era has no ping.
                 method = "server/discover" if self.modern else "ping"
-                await transport.request(method, self._body({}, None), UNCANCELLABLE)
-            # A server that is busy with another request may take its time.
+                await transport.request(method, self._body({}, None), cancellable=False)
+            # A server that is busy with another request may be slow.
             if scope.cancelled_caught and not self._in_flight:
                 self._hung = True
                 self.closed.set()
@@ -381,7 +366,7 @@ class McpConnection:
             probe.set()
 
     async def wait_for_probe(self) -> None:
-        """Waits until it is known whether a server that left a request unanswered answers at all."""
+        """Waits for the result of the probe of a server that did not answer a request."""
         if self._probe is not None:
             await self._probe.wait()
 
@@ -398,7 +383,7 @@ class McpConnection:
         return body
 
     def _dispatch(self, method: str, params: Mapping[str, Any]) -> None:
-        """Hands a notification to the request that it belongs to, or to the listener of the connection."""
+        """Passes a notification to its request, or to the listener of the connection."""
         params = redact_notification(self.tail, method, params)
         if method == "notifications/cancelled":
             return
@@ -411,14 +396,13 @@ class McpConnection:
             route(method, params)
 
     def _dispatch_own(self, deliver: OnNotification, method: str, params: Mapping[str, Any]) -> None:
-        """The same for a request's own stream: what concerns no list and no resource belongs to that request."""
+        """Like `_dispatch`, for a request's own stream: notifications not about lists or resources belong to it."""
         if method.endswith(("/list_changed", "/updated", "/progress", "/cancelled")):
             self._dispatch(method, params)
         else:
             deliver(method, redact_notification(self.tail, method, params))
 
     async def _subscribe(self, about: InitializeResult) -> None:
-        """Keeps the stream of list changes of a modern server open."""
         wanted = {name: True for kind, name in LIST_CHANGES.items() if _declares_changes(about, kind)}
         if not wanted:
             return
@@ -445,7 +429,7 @@ class McpConnection:
                     text = "server %r: changes of its lists are not noticed, since subscriptions/listen failed: %s"
                     _log.warning(text, self.config.name, self.tail.redact(str(error)))
             if self._subscribed:
-                # Changes while the stream is closed are not notified: assume one of each kind.
+                # Changes while the stream is closed are not notified: assume a change of each kind.
                 self._subscribed, pause = False, shortest
                 for kind, name in LIST_CHANGES.items():
                     if name in wanted:
@@ -454,18 +438,15 @@ class McpConnection:
             pause = min(pause * 2, longest)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Sends a notification; what cannot be delivered is dropped."""
         if self._transport is not None and not self.closed.is_set():
             await self._transport.notify(method, params)
 
     def close_reason(self) -> str:
-        """Why it ended, as the end of a sentence."""
         if self._hung:
-            return "it no longer answered anything"
+            return "it stopped answering"
         return self._transport.close_reason() if self._transport is not None else "it is closed"
 
     async def aclose(self) -> None:
-        """Closes it and waits for the cleanup."""
         self.closed_by_us = True
         self.closed.set()
         if not self.ready.is_set():
@@ -474,7 +455,6 @@ class McpConnection:
 
 
 def too_slow(seconds: float) -> str:
-    """The failure of a server that does not answer in time."""
     return f"it did not answer within {seconds:g} s"
 
 

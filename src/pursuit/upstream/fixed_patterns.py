@@ -1,7 +1,7 @@
 """The regular expressions of `upstream/`, `server/` and `tasks/`; elsewhere in them ruff forbids Python's `re`.
 
-Invariant: each pattern is fixed and takes linear time on any text, since what these packages read is written by others.
-A pattern that a user or a server gives goes through `core/patterns.py`, which has a timeout.
+Invariant: each pattern is fixed and takes linear time on any text, because these packages read untrusted text. Patterns
+of users and servers go through `core/patterns.py`, which has a timeout.
 """
 
 from __future__ import annotations
@@ -9,9 +9,6 @@ from __future__ import annotations
 import re
 
 Pattern = re.Pattern
-
-# Servers: some answer an unknown session with HTTP 400, where the specification asks for 404 (Session Management).
-NO_SESSION = re.compile(rb"session|not initialized", re.IGNORECASE)
 
 # Commands that start a known server.
 _VERSION = r"[0-9A-Za-z][0-9A-Za-z._+\-]*"
@@ -32,8 +29,6 @@ TASK_ID = re.compile(r"task-[0-9a-f]{32}")
 # Texts.
 WORD = re.compile(r"[a-z0-9]+")
 GAP = re.compile(r"<<([a-z]+)>>")
-SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-KEY_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 SECRET_TEXT = re.compile(r"(?i)(\bbearer\s+)\S+|\bpursuit_[\w-]{20,}")
 PLAIN_VALUE = re.compile(r"[^\s\"'=\\]+")
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])|[\x00-\x08\x0b-\x1f\x7f]")

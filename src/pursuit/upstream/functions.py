@@ -1,8 +1,8 @@
 """Plain Python functions as tools.
 
-A function that raises gives a result with `is_error`, never a broken upstream. A sync function runs in the event loop
-and must be short; with `threaded=True` it runs in a worker thread. When the caller is cancelled such a thread runs on:
-its effect may still happen.
+A function that raises yields a result with `is_error`, never a broken upstream. A sync function runs in the event loop
+and must be short; with `threaded=True` it runs in a worker thread, which continues after a cancellation: its effect may
+still happen.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from pursuit.policy.traits import traits
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__pursuit_tool__"
+_PLAIN = (str, int, float, bool)
+"""The types whose exact values pydantic accepts unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,7 @@ def tool(
     threaded: bool | None = None,
     long: bool | None = None,
 ) -> Callable[[F], F]:
-    """States what a function may do as a tool; what is not stated counts as the worst."""
+    """Sets the traits of a function as a tool; the default of each trait is the worst case."""
     override = ToolOverride(
         read_only=read_only,
         idempotent=idempotent,
@@ -67,13 +69,16 @@ class _Function:
     run: Callable[..., Any]
     model: type[BaseModel]
     parameters: Mapping[str, str]
+    kinds: Mapping[str, type]
+    """The types of plain parameters."""
+    required: frozenset[str]
     awaits: bool
     threaded: bool
     tool: Tool
 
 
 class FunctionUpstream:
-    """Functions of this process as an `Upstream`; there is nothing to connect."""
+    """Functions of this process as an `Upstream`, without a connection."""
 
     def __init__(
         self,
@@ -92,7 +97,6 @@ class FunctionUpstream:
             self._functions[entry.tool.name] = entry
 
     async def tools(self) -> Sequence[Tool]:
-        """One tool for each function, in the order given."""
         return [entry.tool for entry in self._functions.values()]
 
     async def call(
@@ -103,15 +107,15 @@ class FunctionUpstream:
         call_id: str,
         on_progress: ProgressFn | None = None,
     ) -> ToolResult:
-        """Runs the function; what it raises is an error result, except `CallFailed`, which is passed on."""
+        """Runs the function; exceptions become error results, except `CallFailed`, which is raised."""
         started = self.start(tool, arguments)
         return started if isinstance(started, ToolResult) else await started
 
     def start(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult | Awaitable[ToolResult]:
-        """Runs a plain function to its result; an async or threaded one gives an awaitable."""
+        """Returns the result of a plain function, or an awaitable for an async or threaded one."""
         entry = self._functions.get(tool)
         if entry is None:
-            raise CallFailed(f"{self.name} has no tool {tool!r}", sent=False)
+            raise CallFailed(f"{self.name} does not have a tool {tool!r}", sent=False)
         try:
             values = _values(entry, arguments)
         except ValidationError as error:
@@ -139,7 +143,7 @@ def _prepare(server: str, given: str | None, function: Callable[..., Any], threa
         model, parameters = _model(f"{server}.{name}", function)
         schema = model.model_json_schema(by_alias=True)
     except (NameError, TypeError, PydanticUserError) as error:
-        raise _unusable(f"{server}.{name}", f"its signature has no JSON form: {error}") from error
+        raise _unusable(f"{server}.{name}", f"its signature cannot be expressed as JSON Schema: {error}") from error
     for key in ("title", "description"):
         schema.pop(key, None)
     description = inspect.getdoc(function) or ""
@@ -149,6 +153,13 @@ def _prepare(server: str, given: str | None, function: Callable[..., Any], threa
         run=function,
         model=model,
         parameters=parameters,
+        kinds={
+            name: kind
+            for key, name in parameters.items()
+            for kind in _PLAIN
+            if model.model_fields[key].annotation is kind and not model.model_fields[key].metadata
+        },
+        required=frozenset(name for key, name in parameters.items() if model.model_fields[key].is_required()),
         awaits=inspect.iscoroutinefunction(function),
         threaded=threaded if marked.threaded is None else marked.threaded,
         tool=Tool(
@@ -165,10 +176,10 @@ def _prepare(server: str, given: str | None, function: Callable[..., Any], threa
 
 
 def _model(qualified: str, function: Callable[..., Any]) -> tuple[type[BaseModel], dict[str, str]]:
-    """The signature as a pydantic model. Its fields are numbered: a parameter may have a name that pydantic refuses."""
+    """The signature as a pydantic model with numbered fields, because pydantic refuses some parameter names."""
     whole: Any = function
     inner: Any = whole.func if isinstance(whole, partial) else whole
-    # The annotations of an object that can be called are those of its class's method.
+    # The annotations of a callable object are those of its class's `__call__`.
     target = inner if inspect.isroutine(inner) else type(inner).__call__
     hints = get_type_hints(target, include_extras=True)
     fields: dict[str, Any] = {}
@@ -204,7 +215,13 @@ def _field(parameter: inspect.Parameter) -> Any:
 
 
 def _values(entry: _Function, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments as the signature types them; what was not given is left to the function's own default."""
+    """Converts the arguments to the types of the signature; omitted arguments use the function's defaults."""
+    for name, value in arguments.items():
+        if name not in entry.kinds or type(value) is not entry.kinds[name]:
+            break
+    else:
+        if entry.required <= arguments.keys():
+            return dict(arguments)
     checked = entry.model.model_validate(arguments)
     given = {name: getattr(checked, key) for key, name in entry.parameters.items() if key in checked.model_fields_set}
     return {**given, **(checked.model_extra or {})}

@@ -23,8 +23,8 @@ from pursuit.policy.rules import (
     without_lists,
 )
 from pursuit.upstream.functions import FunctionUpstream
-from pursuit.upstream.pool import Pool
-from pursuit.upstream.resource_tools import is_resource_tool, read
+from pursuit.upstream.pool import Pool, reads
+from pursuit.upstream.resource_tools import read
 
 LISTINGS = "listings"
 """The attribute of an upstream that counts its lists, where they may change."""
@@ -32,7 +32,7 @@ LISTINGS = "listings"
 
 @dataclass(slots=True, kw_only=True)
 class UpstreamTools:
-    """What the engine calls; `asking` says whether policy may ask a person at all.
+    """The tools that the engine calls; `asking` is True if policy may ask a person.
 
     The catalogue follows the lists of the servers; `names` are the tools of the mission.
     """
@@ -44,15 +44,14 @@ class UpstreamTools:
     names: Sequence[str] = ()
     task_calls: TaskCalls | None = None
     listings: dict[str, int] = field(default_factory=dict[str, int], repr=False)
-    """Which list of each server the catalogue has; servers whose tools never change are not in it."""
     _rulings: dict[str, tuple[Tool, Ruling]] = field(default_factory=dict[str, tuple[Tool, Ruling]], repr=False)
-    """The ruling about each tool that no rule judges by its arguments: the layers do not change."""
+    """Cached rulings for tools that no rule judges by arguments; the layers do not change."""
 
     async def refresh(self, names: Iterable[str]) -> None:
-        """Takes over the lists of the servers of these tools that are newer than the catalogue.
+        """Updates the catalogue from newer lists of these tools' servers.
 
-        A tool whose definition is the same stays, with its compiled schema. A server that cannot be asked now keeps
-        its tools: the call fails, or does not.
+        A tool with an unchanged definition keeps its compiled schema. An unreachable server keeps its tools; calls may
+        fail.
         """
         for server in {name.partition(".")[0] for name in names}:
             if server not in self.listings:
@@ -61,7 +60,7 @@ class UpstreamTools:
             with suppress(UpstreamUnavailable):
                 listed = await upstream.tools()
                 number: int = getattr(upstream, LISTINGS)
-                # A changed tool is looked at again: the operator may have accepted it.
+                # Checks a changed tool again: the operator may have accepted it.
                 if number != self.listings[server] or any(tool.changes is not None for tool in listed):
                     self.listings[server] = number
                     await self._take_over(server, listed)
@@ -81,19 +80,15 @@ class UpstreamTools:
             self.asking = may_ask(self.layers, [tools[name] for name in self.names if name in tools])
 
     def get(self, name: str) -> Tool | None:
-        """The tool, or None if its server does not offer it now."""
         return self.catalogue.tools.get(name)
 
     def missing(self, name: str) -> str:
-        """Why a tool is not there."""
         return f"server {name.partition('.')[0]!r} does not offer {name!r} now"
 
     def check(self, name: str, arguments: Mapping[str, Any]) -> list[str]:
-        """The faults of the arguments by the tool's JSON Schema."""
         return self.catalogue.check(name, arguments) if name in self.catalogue.tools else []
 
     def rule(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
-        """The ruling of the policy about this call."""
         known = self._rulings.get(tool.qualified)
         if known is not None and known[0] is tool:
             return known[1]
@@ -103,17 +98,17 @@ class UpstreamTools:
         return ruling
 
     def rule_step(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
-        """The ruling about a step that an agent asks about; the mission's list of tools is not about it."""
+        """The ruling on an agent's step; the mission's list of tools does not apply to it."""
         return decide(without_lists(self.layers), tool, arguments)
 
     def rule_own(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
-        """The ruling about a check by command, which the operator wrote or trusted."""
+        """The ruling on a check by command, which the operator wrote or trusted."""
         return decide_own(self.layers, tool, arguments)
 
     def call(
         self, tool: Tool, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
     ) -> ToolResult | Awaitable[ToolResult]:
-        """Sends the call to its server; a plain function answers at once."""
+        """Sends the call to its server; a plain function returns its result immediately."""
         try:
             upstream = self.pool.upstream(tool.server)
         except UpstreamUnavailable as error:
@@ -126,14 +121,12 @@ class UpstreamTools:
 
     @property
     def later(self) -> TaskCalls:
-        """The calls whose answers come later, as tasks."""
         if self.task_calls is None:
-            raise CallFailed("this process runs no tasks, and the tool's calls are tasks", sent=False)
+            raise CallFailed("the tool's calls are tasks, which this process does not run", sent=False)
         return self.task_calls
 
 
 async def _sent(call: Awaitable[ToolResult]) -> ToolResult:
-    """A server that cannot be reached is a call that failed."""
     try:
         return await call
     except UpstreamUnavailable as error:
@@ -142,7 +135,7 @@ async def _sent(call: Awaitable[ToolResult]) -> ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class ToolHost:
-    """Gives missions their tools, connecting only the servers that they name, under the operator's policy."""
+    """Provides missions with tools under the operator's policy, connecting only the servers that they name."""
 
     pool: Pool
     policy: OperatorPolicy = field(default_factory=OperatorPolicy)
@@ -151,7 +144,7 @@ class ToolHost:
     def layers(
         self, names: Sequence[str] | None = None, mission: MissionPolicy | None = None, *more: Tightening
     ) -> Layers:
-        """The operator's policy, tightened by a mission's list of tools, by its own policy, and by `more`.
+        """The operator's policy, tightened by a mission's list of tools, its policy, and `more`.
 
         The operator's rules include those of the network, about the current servers.
         """
@@ -170,7 +163,6 @@ class ToolHost:
         return Layers(operator=operator, tighter=(layer, *more))
 
     def caller_layers(self, *credentials: str | None) -> tuple[Tightening, ...]:
-        """The layers that the operator's policy adds for the callers with the tokens of these names."""
         return tuple(layer for name in credentials if name and (layer := self.policy.callers.get(name)))
 
     async def tools_for(
@@ -180,10 +172,10 @@ class ToolHost:
         callers: Sequence[str] = (),
         own: Sequence[Tool] = (),
     ) -> UpstreamTools:
-        """The tools by these names, under the operator's policy, the mission's own and that for each caller.
+        """The tools with these names, under the policies of the operator, the mission and each caller.
 
-        `own` are those that the proposer performs itself. Raises `UpstreamUnavailable` if a server is not there: a
-        mission without its tools would only spend its budget.
+        `own` are the tools that the proposer performs itself. Raises `UpstreamUnavailable` if a server is missing: a
+        mission without its tools would only waste its budget.
         """
         internal = {
             tool.qualified: tool
@@ -191,7 +183,7 @@ class ToolHost:
             if tool.qualified in names and tool.server not in self.pool.names
         }
         servers = sorted({name.partition(".")[0] for name in names if name not in internal})
-        catalogue = await self.pool.catalogue(servers, reading=any(is_resource_tool(name) for name in names))
+        catalogue = await self.pool.catalogue(servers, reading=reads(names))
         if internal:
             catalogue = replace(catalogue, tools={**catalogue.tools, **internal})
         if catalogue.failures:

@@ -2,11 +2,11 @@
 
 `mcp` 2.3 has transports for both. They are not used because one broken response ends their task group, and with it all
 other requests (python-sdk issue 3522). Here each request runs in its caller's task and has its own HTTP exchange: a
-broken one costs that request alone, and what comes on it belongs to it. Cancelling the caller closes the exchange,
-which is the cancellation of the modern era; a legacy server also gets `notifications/cancelled`.
+broken exchange affects only its request, and its messages belong to that request. Cancelling the caller closes the
+exchange, which cancels in the modern era; a legacy server also gets `notifications/cancelled`.
 
-No address and no header is part of an error or of a log line. Certificates are always checked. A redirect is followed
-only within the same origin, so that headers reach no other server.
+Errors and log lines never contain addresses or headers. Certificates are always checked. Redirects are followed only
+within the same origin, so that headers never reach another server.
 """
 
 from __future__ import annotations
@@ -42,17 +42,13 @@ from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, PROTOCOL_VERSION_META_KE
 
 from pursuit.config.servers import ClientSettings, ServerConfig, is_loopback
 from pursuit.core.tools import UpstreamError, as_object
-from pursuit.upstream.fixed_patterns import NO_SESSION
 from pursuit.upstream.transport import (
-    PLAIN,
     CallBroken,
     ConnectionLost,
     DispatcherStream,
     HttpRefused,
-    NotReached,
     OnNotification,
     OnRequest,
-    RequestOptions,
     SessionGone,
     Started,
     TooDeep,
@@ -68,20 +64,19 @@ from pursuit.upstream.transport import (
 _POST_HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 _SSE_POST_HEADERS = {"content-type": "application/json"}
 _GET_HEADERS = {"accept": "text/event-stream", "cache-control": "no-store"}
-_JSON_LINES = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl", "application/json-seq"})
 _SESSION = "mcp-session-id"
 _LAST_EVENT = "last-event-id"
 # The tasks extension adds methods whose subject is repeated in the `Mcp-Name` header.
 _NAMED = {**NAME_BEARING_METHODS, **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")}
-_QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
-_MOST_REDIRECTS = 5
-_MOST_RESUMES = 3
+_QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # only Linux has it
+_MAX_REDIRECTS = 5
+_MAX_RESUMES = 3
 _DELETE_SECONDS = 2.0
 _CANCEL_SECONDS = 5.0
-# What an error of the HTTP client means; the first match counts.
+# The meaning of the HTTP client's errors; the first match applies.
 _REASONS: tuple[tuple[type[httpx2.HTTPError], str], ...] = (
-    (httpx2.ConnectTimeout, "it did not take the connection in time"),
-    (httpx2.ConnectError, "it cannot be connected to"),
+    (httpx2.ConnectTimeout, "it did not accept the connection in time"),
+    (httpx2.ConnectError, "the connection failed"),
     (httpx2.ProxyError, "the proxy refused the connection"),
     (httpx2.UnsupportedProtocol, "its url is neither http nor https"),
     (httpx2.TimeoutException, "it stopped answering"),
@@ -89,8 +84,8 @@ _REASONS: tuple[tuple[type[httpx2.HTTPError], str], ...] = (
     (httpx2.HTTPError, "the HTTP connection broke"),
 )
 # The longest pause that a server may ask for with `retry:`.
-_LONGEST_RETRY = 30.0
-# How long a stream may stay open after the answer before it is closed from our side.
+_MAX_RETRY = 30.0
+# The time that a stream may stay open after the response before we close it.
 _DRAIN_SECONDS = 0.05
 
 # For each tool of a modern server, which of its arguments are repeated in a header.
@@ -99,7 +94,7 @@ ParamHeaders = MutableMapping[str, Mapping[tuple[str, ...], str]]
 
 @dataclass(slots=True, eq=False)
 class EventReader:
-    """Reads a stream of events up to the answer to one request; remembers where to resume if it breaks."""
+    """Reads a stream of events up to the response to a request; remembers where to resume if it breaks."""
 
     ident: str | int | None
     inbound: Callable[[Mapping[str, Any]], None]
@@ -110,7 +105,6 @@ class EventReader:
     held_open: bool = field(init=False, default=False)
 
     async def read(self, response: httpx2.Response) -> dict[str, Any] | None:
-        """The answer, or None if the stream ended or broke without it."""
         answer: dict[str, Any] | None = None
         events = aiter(httpx2.EventSource(response, max_event_size=self.longest))
         try:
@@ -131,40 +125,14 @@ class EventReader:
     def _take(self, event: httpx2.ServerSentEvent) -> dict[str, Any] | None:
         self.last_id = event.id or self.last_id
         if event.retry is not None:
-            self.retry = min(max(event.retry, 0) / 1000, _LONGEST_RETRY)
+            self.retry = min(max(event.retry, 0) / 1000, _MAX_RETRY)
         if event.event != "message" or not event.data:
             return None
-        return self._message(_parsed(event.data))
-
-    def _message(self, message: Any) -> dict[str, Any] | None:
-        """The message if it is the answer; any other is handed on."""
+        message = _parsed(event.data)
         answer = None if self.ident is None else _answer_of(message, self.ident)
         if answer is None and isinstance(message, Mapping):
             self.inbound(cast("Mapping[str, Any]", message))
         return answer
-
-    async def read_lines(self, response: httpx2.Response) -> dict[str, Any] | None:
-        """The same for a stream of JSON texts, one on each line. The body may also be one JSON text on several lines.
-
-        MCP asks for a stream of events (Streamable HTTP); some servers answer `subscriptions/listen` like this.
-        """
-        unread, whole = bytearray(), False
-        with suppress(httpx2.TransportError):
-            async for part in response.aiter_bytes():
-                unread += part
-                if len(unread) > self.longest:
-                    raise CallBroken(too_large("its answer has", "result", self.longest))
-                while not whole and (end := unread.find(b"\n")) >= 0:
-                    line = bytes(unread[:end]).strip()
-                    message = _json_or_none(line)
-                    if message is None and line:
-                        whole = True
-                        break
-                    del unread[: end + 1]
-                    answer = self._message(message)
-                    if answer is not None:
-                        return answer
-        return self._message(_parsed(bytes(unread))) if unread.strip() else None
 
     async def _drain_rest(self, events: AsyncIterator[httpx2.ServerSentEvent]) -> None:
         """Reads to the end of the stream: an HTTP connection can be reused only after that."""
@@ -175,7 +143,6 @@ class EventReader:
 
 
 async def read_body(response: httpx2.Response, longest: int) -> bytes:
-    """The body; raises `CallBroken` if it is too long."""
     parts: list[bytes] = []
     size = 0
     async for part in response.aiter_bytes():
@@ -192,18 +159,11 @@ def _parsed(data: str | bytes) -> Any:
     except TooDeep as error:
         raise CallBroken(f"its answer {error}") from None
     except ValueError:
-        raise CallBroken("its answer is not valid JSON") from None
-
-
-def _json_or_none(data: bytes) -> Any:
-    try:
-        return read_json(data)
-    except ValueError:
-        return None
+        raise CallBroken("its response is not valid JSON") from None
 
 
 def _answer_of(message: Any, ident: str | int) -> dict[str, Any] | None:
-    """The message, if it is the answer to this request; a server that could not read the id says null."""
+    """The message, if it responds to this request; a server that could not read the id sends null."""
     if not isinstance(message, dict):
         return None
     body = cast("dict[str, Any]", message)
@@ -222,14 +182,14 @@ def _error_of(message: Any) -> UpstreamError | None:
 
 
 def _learn_headers(known: ParamHeaders, tools: object) -> None:
-    """Notes which arguments of these tools are repeated in headers (modern era)."""
+    """Records which arguments of these tools are repeated in headers (modern era)."""
     for tool in cast("list[object]", tools) if isinstance(tools, list) else ():
         entry = as_object(tool)
         name, schema = entry.get("name"), entry.get("inputSchema")
         if not isinstance(name, str):
             continue
         known.pop(name, None)
-        # Few tools have any, and the walk through a schema is not free.
+        # Few tools have any, and walking a schema takes time.
         if X_MCP_HEADER_KEY in str(schema) and find_invalid_x_mcp_header(schema) is None:
             known[name] = x_mcp_header_map(schema)
 
@@ -238,7 +198,7 @@ _upstream_addresses: set[tuple[str, int | None]] = set()
 
 
 def _names_no_upstream(record: logging.LogRecord) -> bool:
-    """Keeps the addresses of upstreams out of the HTTP client's own log, which has one line for each request."""
+    """Keeps upstream addresses out of the HTTP client's log of requests."""
     values = record.args if isinstance(record.args, tuple) else ()
     return not any(isinstance(one, httpx2.URL) and (one.host, one.port) in _upstream_addresses for one in values)
 
@@ -247,7 +207,7 @@ logging.getLogger("httpx2").addFilter(_names_no_upstream)
 
 
 def http_client(config: ServerConfig) -> httpx2.AsyncClient:
-    """An HTTP client for an expanded configuration, without a timeout for answers: the caller cancels."""
+    """An HTTP client for an expanded configuration, without a timeout for responses: the caller cancels."""
     url = httpx2.URL(config.url or "")
     _upstream_addresses.add((url.host, url.port))
     return httpx2.AsyncClient(
@@ -266,10 +226,10 @@ def http_client(config: ServerConfig) -> httpx2.AsyncClient:
 async def streamed(
     client: httpx2.AsyncClient, method: str, url: str, *, headers: Mapping[str, str], content: bytes | None = None
 ) -> AsyncGenerator[httpx2.Response]:
-    """One request and its response, not yet read; raises `CallBroken` with a text that has no address in it."""
+    """Sends a request and yields its unread response; raises `CallBroken` with a text without addresses."""
     try:
         request = client.build_request(method, url, headers=dict(headers), content=content)
-        for _ in range(_MOST_REDIRECTS):
+        for _ in range(_MAX_REDIRECTS):
             response = await client.send(request, stream=True)
             _quick_ack(response)
             try:
@@ -281,17 +241,15 @@ async def streamed(
                 await response.aclose()
     except httpx2.InvalidURL:
         raise CallBroken("its url is malformed", sent=False) from None
-    except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-        raise NotReached(_reason(error)) from None
-    except (httpx2.ProxyError, httpx2.UnsupportedProtocol) as error:
+    except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError, httpx2.UnsupportedProtocol) as error:
         raise CallBroken(_reason(error), sent=False) from None
     except httpx2.HTTPError as error:
         raise CallBroken(_reason(error)) from None
-    raise CallBroken("it redirects without end", sent=False)
+    raise CallBroken("it redirects endlessly", sent=False)
 
 
 def _quick_ack(response: httpx2.Response) -> None:
-    """Acknowledges the head at once: a server that writes in pieces waits for that with the rest (Nagle's algorithm).
+    """Acknowledges the head immediately: a server that writes in pieces waits for it (Nagle's algorithm).
 
     By default the kernel delays the acknowledgement by 40 ms on a reused connection.
     """
@@ -319,27 +277,26 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
 
 
 def _reason(error: httpx2.HTTPError) -> str:
-    """What went wrong, without the address that the client's own text may hold."""
+    """The reason of an error, without the address that the client's text may contain."""
     if isinstance(error, httpx2.ConnectError) and "CERTIFICATE" in str(error):
         return "its certificate was not accepted"
     return next(text for kind, text in _REASONS if isinstance(error, kind))
 
 
 def _status_reason(response: httpx2.Response) -> str:
-    """What an HTTP status means for the operator."""
     code = response.status_code
     check = {401: "headers", 403: "headers", 404: "url"}.get(code)
     return f"it answered with HTTP {code}" + (f"; check the {check} in its configuration" if check else "")
 
 
 def url_secrets(url: str | None) -> tuple[str, ...]:
-    """The parts of an address that no error may show: all of it, its user, its query."""
+    """The parts of an address that errors must not show: the whole, its user, its query."""
     if not url:
         return ()
     parts = urlsplit(url)
     user = parts.netloc.rpartition("@")[0]
     password = user.partition(":")[2]
-    # As it is written, as the server reads it, and as it is sent in the header.
+    # As written, as decoded by the server, and as sent in the header.
     basic = b64encode(unquote(user).encode()).decode()
     values = (one.partition("=")[2] for one in parts.query.split("&"))
     said = [part for value in (user, password, parts.query, *values) for part in (value, unquote(value))]
@@ -347,7 +304,7 @@ def url_secrets(url: str | None) -> tuple[str, ...]:
 
 
 class StreamableHttpTransport(Transport):
-    """A `Transport` over streamable HTTP; sets `closed` when the server has forgotten our session."""
+    """A `Transport` over streamable HTTP; sets `closed` when the server has lost our session."""
 
     def __init__(
         self,
@@ -375,7 +332,6 @@ class StreamableHttpTransport(Transport):
         self._drain = True
 
     async def run(self, on_notification: OnNotification, on_request: OnRequest, *, task_status: Started) -> None:
-        """Runs what goes on beside the requests: the standalone stream, and answers to the server."""
         self._on_notification, self._on_request = on_notification, on_request
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
@@ -384,62 +340,51 @@ class StreamableHttpTransport(Transport):
             tasks.cancel_scope.cancel()
 
     def set_protocol_version(self, version: str, *, modern: bool) -> None:
-        """Takes note of the version, which each further message states in a header."""
         self._version, self._modern = version, modern
 
     def close_reason(self) -> str:
-        """Why the connection ended, as the end of a sentence."""
         return self._close_reason
 
     async def aclose(self) -> None:
-        """Ends the requests under way and deletes the session, within `_DELETE_SECONDS`."""
+        """Ends the requests in progress and deletes the session, within `_DELETE_SECONDS`."""
         self._closed.set()
         for scope in tuple(self._open):
             scope.cancel()
         if self._session is not None:
-            # A server that cannot be reached is gone, and the session with it.
+            # An unreachable server is gone together with the session.
             with anyio.move_on_after(_DELETE_SECONDS, shield=True), suppress(CallBroken):
                 async with streamed(self._client, "DELETE", self._url, headers=self._headers({})):
                     pass
 
-    async def request(self, method: str, params: Mapping[str, Any], options: RequestOptions = PLAIN) -> dict[str, Any]:
-        """Sends a request and reads its answer."""
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        request_id: str | None = None,
+        cancellable: bool = True,
+        on_notification: OnNotification | None = None,
+    ) -> dict[str, Any]:
         if self._closed.is_set():
             raise ConnectionLost(sent=False)
         sent = False
-        ident: str | int = options.request_id or next(self._ids)
+        ident: str | int = request_id or next(self._ids)
         body = write_json({"jsonrpc": "2.0", "id": ident, "method": method, "params": params})
         headers = self._headers(_POST_HEADERS) | self._request_headers(method, params)
         with anyio.CancelScope() as scope:
             self._open.add(scope)
             try:
-                await self._check_session()
+                if self._session_in_doubt and len(self._open) == 1:
+                    raise self._session_lost()  # another process may answer now, without our session
                 sent = True
-                on_notification = options.on_notification or self._on_notification
-                return await self._exchange(ident, method, body, headers, on_notification)
+                return await self._exchange(ident, method, body, headers, on_notification or self._on_notification)
             except anyio.get_cancelled_exc_class():
-                if options.cancellable and not self._modern and not self._closed.is_set():
+                if cancellable and not self._modern and not self._closed.is_set():
                     self._cancel(ident)
                 raise
             finally:
                 self._open.discard(scope)
         raise ConnectionLost(sent=sent)
-
-    async def _check_session(self) -> None:
-        """Pings a server that could not be reached before: another process may answer now, without our session."""
-        if self._session is None or not self._session_in_doubt:
-            return
-        ident = next(self._ids)
-        body = write_json({"jsonrpc": "2.0", "id": ident, "method": "ping"})
-        try:
-            await self._exchange(ident, "ping", body, self._headers(_POST_HEADERS), self._on_notification)
-        except (UpstreamError, HttpRefused) as error:
-            if not (isinstance(error, UpstreamError) and error.code == METHOD_NOT_FOUND):
-                self._session_lost()
-                raise SessionGone from None
-        except CallBroken as error:  # the ping broke; the request was not sent
-            raise CallBroken(str(error), sent=False) from None
-        self._session_in_doubt = False
 
     def _cancel(self, ident: str | int) -> None:
         async def notify() -> None:
@@ -450,14 +395,14 @@ class StreamableHttpTransport(Transport):
             self._tasks.start_soon(notify)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Posts a notification; after the last one of the handshake the standalone stream is opened."""
+        """Posts a notification; opens the standalone stream after the last notification of the handshake."""
         message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
         await self._post(message if params is None else message | {"params": params})
         if method == "notifications/initialized" and self._session is not None and self._tasks is not None:
             self._tasks.start_soon(self._standalone_stream)
 
     async def _post(self, message: Mapping[str, Any]) -> None:
-        """Posts a message that has no response; it is dropped if it cannot be delivered."""
+        """Posts a message without a response; drops it if it cannot be delivered."""
         headers, content = self._headers(_POST_HEADERS), write_json(message)
         with suppress(CallBroken):
             async with streamed(self._client, "POST", self._url, headers=headers, content=content):
@@ -472,7 +417,6 @@ class StreamableHttpTransport(Transport):
         return headers
 
     def _request_headers(self, method: str, params: Mapping[str, Any]) -> dict[str, str]:
-        """What a modern request repeats in headers."""
         version = as_object(params.get("_meta")).get(PROTOCOL_VERSION_META_KEY)
         if not isinstance(version, str):
             return {}
@@ -488,7 +432,6 @@ class StreamableHttpTransport(Transport):
     async def _exchange(
         self, ident: str | int, method: str, body: bytes, headers: Mapping[str, str], on_notification: OnNotification
     ) -> dict[str, Any]:
-        """Posts a request and reads the result out of the response."""
         longest = self._settings.limits.result
         stream = EventReader(ident, self._inbound(on_notification), longest=longest, drain=self._drain)
         try:
@@ -498,26 +441,24 @@ class StreamableHttpTransport(Transport):
                     await self._refused(response, kind)
                 if method == "initialize":
                     self._session = response.headers.get(_SESSION)
-                if kind in _JSON_LINES or (kind == "application/json" and method == "subscriptions/listen"):
-                    answer = await stream.read_lines(response)
-                elif kind == "application/json":
+                if kind == "application/json":
                     answer = _answer_of(_parsed(await read_body(response, longest)), ident)
                     if answer is None:
-                        raise CallBroken("its answer is not a JSON-RPC response to the request")
+                        raise CallBroken("it did not return a JSON-RPC response to the request")
                 elif kind == "text/event-stream":
                     answer = await stream.read(response)
-                    # A server that keeps its streams open after the answer would cost a wait each time.
+                    # A server that keeps its streams open after the response would cost a wait each time.
                     self._drain = self._drain and not stream.held_open
                 else:
                     status = f"HTTP {response.status_code}"
                     raise CallBroken(f"its answer is neither JSON nor a stream of events ({status})")
-        except NotReached:
-            self._session_in_doubt = True
+        except CallBroken as error:
+            self._session_in_doubt |= not (error.sent or self._session is None or isinstance(error, HttpRefused))
             raise
         return self._read(method, await self._resume(stream) if answer is None else answer)
 
     async def _refused(self, response: httpx2.Response, kind: str) -> None:
-        """Raises what an HTTP error means; a JSON-RPC error in its body is passed on."""
+        """Raises the error that an HTTP error means; raises a JSON-RPC error in its body unchanged."""
         body, message = b"", cast("Any", None)
         if kind == "application/json" or response.status_code == 400:
             body = await read_body(response, self._settings.limits.result)
@@ -525,25 +466,24 @@ class StreamableHttpTransport(Transport):
             with suppress(ValueError):
                 message = read_json(body)
         error = _error_of(message)
-        # A response with the id of the request is never about the session.
-        unanswered = error is None or message.get("id") is None
-        said = response.status_code == 400 and unanswered and NO_SESSION.search(body) is not None
-        forgotten = self._session is not None and (response.status_code == 404 or said)
+        # Some answer an unknown session with HTTP 400; an answer with the id of the request is never about the session.
+        unanswered = response.status_code == 400 and (error is None or message.get("id") is None)
+        forgotten = self._session is not None and (response.status_code == 404 or unanswered)
         if error is not None and (not forgotten or error.code == METHOD_NOT_FOUND):
             raise error
         if forgotten:
-            self._session_lost()
-            raise SessionGone
+            raise self._session_lost()
         raise HttpRefused(_status_reason(response), response.status_code)
 
-    def _session_lost(self) -> None:
+    def _session_lost(self) -> SessionGone:
         self._close_reason = "it has forgotten our session"
         self._session = None
         self._closed.set()
+        return SessionGone()
 
     async def _resume(self, stream: EventReader) -> dict[str, Any]:
-        """The answer of a broken stream; possible on a legacy server that gave its events ids (Resumability)."""
-        for _ in range(_MOST_RESUMES):
+        """Resumes a broken stream and returns its response, if a legacy server gave its events ids (Resumability)."""
+        for _ in range(_MAX_RESUMES):
             if self._modern or not stream.last_id:
                 break
             await anyio.sleep(stream.retry)
@@ -556,7 +496,7 @@ class StreamableHttpTransport(Transport):
                 continue
             if answer is not None:
                 return answer
-        raise CallBroken("its answer broke off in the middle")
+        raise CallBroken("its response ended prematurely")
 
     @asynccontextmanager
     async def _events(self, last_id: str) -> AsyncGenerator[httpx2.Response]:
@@ -569,7 +509,6 @@ class StreamableHttpTransport(Transport):
             yield response
 
     async def _standalone_stream(self) -> None:
-        """The GET stream of a legacy session: what the server sends outside of requests."""
         stream = EventReader(None, self._inbound(self._on_notification), longest=self._settings.limits.result)
         shortest, longest = self._settings.reopen_pauses
         pause = shortest
@@ -579,7 +518,7 @@ class StreamableHttpTransport(Transport):
                     self.receives_notifications, pause = True, shortest
                     await stream.read(response)
             except (SessionGone, HttpRefused):
-                # The session is lost, or the server has no such stream: it is optional.
+                # The session is lost, or the server does not offer the optional stream.
                 return
             except CallBroken:
                 pass
@@ -589,7 +528,7 @@ class StreamableHttpTransport(Transport):
             pause = min(pause * 2, longest)
 
     def _inbound(self, on_notification: OnNotification) -> Callable[[Mapping[str, Any]], None]:
-        """Takes a message that is not a response: a notification, or a request, which another POST answers."""
+        """Handles messages that are not responses: notifications, and requests, which another POST answers."""
 
         def take(message: Mapping[str, Any]) -> None:
             method, params = message.get("method"), message.get("params")
@@ -621,7 +560,7 @@ class StreamableHttpTransport(Transport):
             raise error
         result = answer.get("result")
         if not isinstance(result, dict):
-            raise CallBroken("its answer holds no result")
+            raise CallBroken("its response does not contain a result")
         found = cast("dict[str, Any]", result)
         if method == "tools/list" and self._modern:
             _learn_headers(self._params, found.get("tools"))
@@ -629,10 +568,10 @@ class StreamableHttpTransport(Transport):
 
 
 class SseStreams(DispatcherStream):
-    """The two streams that the SDK's dispatcher takes, over HTTP+SSE.
+    """The two streams for the SDK's dispatcher, over HTTP+SSE.
 
-    What comes, comes on one GET stream, whose end ends the connection. Each message that goes is a POST of its own; one
-    that fails costs that message. Messages go only to the configured origin, whatever address the server names.
+    Messages arrive on one GET stream, whose end ends the connection. Each outgoing message is a separate POST; a
+    failure affects only that message. Messages go only to the configured origin, whatever address the server names.
     """
 
     def __init__(self, client: httpx2.AsyncClient, url: str, closed: anyio.Event, longest: int) -> None:
@@ -652,7 +591,6 @@ class SseStreams(DispatcherStream):
             raise CallBroken(self._close_reason)
 
     async def read(self) -> None:
-        """Receives until the stream ends."""
         try:
             async with streamed(self._client, "GET", self._url, headers=_GET_HEADERS) as response:
                 if response.status_code >= 400:
@@ -675,7 +613,7 @@ class SseStreams(DispatcherStream):
             self._endpoint = str(address)
             self._endpoint_known.set()
         elif event.event == "message" and event.data:
-            # What is not JSON-RPC is dropped, as a stray line on stdout is.
+            # Messages that are not JSON-RPC are dropped, like stray lines on stdout.
             with suppress(ValueError, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 self._send.send_nowait(SessionMessage(read_message(event.data)))
 
@@ -695,7 +633,6 @@ class SseStreams(DispatcherStream):
                 raise
 
     def close_reason(self) -> str:
-        """Why the connection ended, as the end of a sentence."""
         return self._close_reason
 
 
@@ -703,7 +640,7 @@ class SseStreams(DispatcherStream):
 async def sse(
     client: httpx2.AsyncClient, url: str, closed: anyio.Event, settings: ClientSettings
 ) -> AsyncGenerator[SseStreams]:
-    """The open streams for as long as the block; raises `CallBroken` if they cannot be opened."""
+    """Opens the streams for the block; raises `CallBroken` if that fails."""
     streams = SseStreams(client, url, closed, settings.limits.result)
     with streams.read_stream:
         async with anyio.create_task_group() as tasks:

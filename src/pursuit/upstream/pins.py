@@ -37,10 +37,10 @@ from pursuit.ledger.contract import ANY, Draft, Ledger
 from pursuit.policy.traits import printable
 from pursuit.upstream.listing import KNOWN_TRAITS, ToolTraits, read_listing
 
-LONGEST_DEFINITION = 64 << 10
-MOST_BYTES = 4 << 20
+MAX_DEFINITION = 64 << 10
+MAX_BYTES = 4 << 20
 """Of one event: what is longer is pinned by its digest alone, and its changes are not shown in full."""
-MOST_CHANGES = 200
+MAX_CHANGES = 200
 """Recorded for one server: one that changes with every list must not fill the ledger."""
 FIRST_USE = "first use"
 
@@ -71,16 +71,16 @@ class Pins:
         key = (str(config.base or ""), server)
         async with self._lock:
             known = self._state.pinned.get(key)
-            if known is None or any(known.get(_key(tool)) != tool.digest for tool in tools):
+            if known is None or any(known.get(tool.name) != tool.digest for tool in tools):
                 await self._refresh()
             if key not in self._state.pinned:
                 await self._pin(key, tools, "first", FIRST_USE)
                 return list(tools), []
             pinned = self._state.pinned[key]
-            other = [tool for tool in tools if pinned.get(_key(tool)) != tool.digest]
+            other = [tool for tool in tools if pinned.get(tool.name) != tool.digest]
             harmless = [tool for tool in other if self._needs_no_grant(config, pinned, tool)]
             notices = [
-                f"{printable(tool.qualified)}: its definition {'changed' if _key(tool) in pinned else 'was added'};"
+                f"{printable(tool.qualified)}: its definition {'changed' if tool.name in pinned else 'was added'};"
                 " it only reads, before and after, so this is a notice"
                 for tool in harmless
             ]
@@ -103,19 +103,18 @@ class Pins:
         async with self._lock:
             await self._refresh()
         pinned = self._state.pinned.get((changes.folder, changes.server), {})
-        return replace(tool, changes=None) if pinned.get(_key(tool)) == tool.digest else tool
+        return replace(tool, changes=None) if pinned.get(tool.name) == tool.digest else tool
 
     async def accept(self, changes: Changes, *, by: str) -> None:
-        """Records that the operator accepts the changes of a server."""
         await accept(self._ledger, changes.what, at=self._now(), by=by)
 
     def _needs_no_grant(self, config: ServerConfig, pinned: Mapping[str, str], tool: Tool) -> bool:
         """Whether a tool only reads, before and after; of an added one there is no before."""
         if not tool.traits.read_only:
             return False
-        if _key(tool) not in pinned:
+        if tool.name not in pinned:
             return True
-        before = self._state.definitions.get(pinned[_key(tool)])
+        before = self._state.definitions.get(pinned[tool.name])
         earlier, _ = read_listing(config, [] if before is None else [before], source=self._traits)
         return before is not None and all(tool.traits.read_only for tool in earlier)
 
@@ -123,13 +122,13 @@ class Pins:
         pinned = self._state.pinned[key]
         lines: list[str] = []
         for tool in tools:
-            before = self._state.definitions.get(pinned.get(_key(tool), ""))
+            before = self._state.definitions.get(pinned.get(tool.name, ""))
             now = definition_of(tool.definition)
-            lines += difference(tool.name, before, now, added=_key(tool) not in pinned)
+            lines += difference(tool.name, before, now, added=tool.name not in pinned)
         return Changes(
             server=key[1],
             folder=key[0],
-            tools={_key(tool): tool.digest for tool in tools},
+            tools={tool.name: tool.digest for tool in tools},
             text="\n".join(printable(line) for line in lines),
             denies=config.pin == "deny",
         )
@@ -139,7 +138,7 @@ class Pins:
             at=self._now(),
             folder=key[0],
             server=key[1],
-            tools={_key(tool): tool.digest for tool in tools},
+            tools={tool.name: tool.digest for tool in tools},
             definitions=self._to_keep(tools),
             how=how,
             by=by,
@@ -151,16 +150,16 @@ class Pins:
         size = 0
         for tool in tools:
             definition = definition_of(tool.definition)
-            length = _length(definition)
-            if tool.digest not in self._state.definitions and length <= LONGEST_DEFINITION:
+            length = len(msgspec.json.encode(definition))
+            if tool.digest not in self._state.definitions and length <= MAX_DEFINITION:
                 size += length
-                if size <= MOST_BYTES:
+                if size <= MAX_BYTES:
                     kept[tool.digest] = definition
         return kept
 
     async def _append(self, key: tuple[str, str], event: AnyPinEvent) -> None:
         """Stores an event; where that cannot be done it holds for this process."""
-        if self._state.changed.get(key, 0) >= MOST_CHANGES:
+        if self._state.changed.get(key, 0) >= MAX_CHANGES:
             self._state.apply(event)
             return
         try:
@@ -177,7 +176,6 @@ class Pins:
 
 
 async def store_pin(ledger: Ledger, event: AnyPinEvent) -> None:
-    """Appends to the stream of the pins."""
     await ledger.append(PINS, ANY, [Draft(*encode_pin(event))], kind=PINS, status="open")
 
 
@@ -193,15 +191,3 @@ def unlisted(config: ServerConfig, tool: str) -> Changes:
     """The change of a tool that its server does not list: no rule can have allowed what no one has seen."""
     text = f"{printable(tool)} is not listed"
     return Changes(server=config.name, folder="", tools={tool: ""}, text=text, denies=config.pin == "deny")
-
-
-def _key(tool: Tool) -> str:
-    """The name as the ledger can hold it: a server may send text that has no encoding."""
-    return tool.name.encode(errors="backslashreplace").decode()
-
-
-def _length(definition: Mapping[str, Any]) -> int:
-    try:
-        return len(msgspec.json.encode(definition))
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
-        return LONGEST_DEFINITION + 1

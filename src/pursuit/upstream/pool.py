@@ -1,14 +1,13 @@
-"""All upstream servers of one process.
+"""All upstream servers of a process.
 
-A server is connected when it is first needed. One that fails or hangs costs no other one anything. Leaving the pool
-leaves no process behind.
+Servers are connected on first use. A failing or hanging server does not affect others. No process outlives the pool.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self, cast
 from urllib.parse import urlsplit
 
@@ -24,14 +23,14 @@ from pursuit.policy.rules import NetworkRules, Rule, network_ruling
 from pursuit.upstream.functions import FunctionUpstream
 from pursuit.upstream.listing import KNOWN_TRAITS, ToolTraits, is_offered
 from pursuit.upstream.pins import Pins
-from pursuit.upstream.resource_tools import reading_tools
+from pursuit.upstream.resource_tools import READING, reading_tools
 
 CLOSE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reloaded:
-    """What a changed configuration did to each server; `failed` says why one cannot be reached."""
+    """The effect of a changed configuration on each server; `failed` has the reasons for unreachable servers."""
 
     removed: tuple[str, ...] = ()
     updated: tuple[str, ...] = ()
@@ -67,17 +66,16 @@ class Pool:
         if not SERVER_NAME.match(name):
             raise ValidationFailed([Fault(field=f"servers.{name}", reason="is not a usable name for a server")])
         if name in self._things:
-            raise ValidationFailed([Fault(field=f"servers.{name}", reason="there is already a server of that name")])
-        # A tool's qualified name begins with its server's: the two must agree.
-        self._things[name] = replace(thing, name=name) if isinstance(thing, ServerConfig) else thing
+            raise ValidationFailed([Fault(field=f"servers.{name}", reason="another server already has that name")])
+        # A tool's qualified name begins with its server's name, so both must agree.
+        self._things[name] = thing.model_copy(update={"name": name}) if isinstance(thing, ServerConfig) else thing
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every server that is not disabled."""
         return tuple(name for name, thing in self._things.items() if not _disabled(thing))
 
     def health(self) -> list[dict[str, Any]]:
-        """Each server as it is now, without asking it: how it is reached, whether it is connected, its restarts."""
+        """The state of each server, without asking it: transport, connection, restarts."""
         rows: list[dict[str, Any]] = []
         for name, thing in self._things.items():
             upstream = self._upstreams.get(name)
@@ -92,7 +90,7 @@ class Pool:
         return rows
 
     def upstream(self, name: str) -> Upstream:
-        """The upstream of that name, not yet connected; raises `UpstreamUnavailable` if there is none."""
+        """The upstream of that name, not yet connected; raises `UpstreamUnavailable` if it does not exist."""
         if name not in self._upstreams:
             if name not in self._things:
                 known = nearest(name, self._things) or f"; known: {', '.join(sorted(self._things)) or 'none'}"
@@ -115,12 +113,12 @@ class Pool:
                 reason = f"this upstream calls itself {upstream.name!r}"
                 raise ValidationFailed([Fault(field=f"servers.{name}", reason=reason)])
             return upstream
-        # The SDK takes a second to import: functions alone do without it.
+        # The SDK takes a second to import, and functions do not need it.
         from pursuit.upstream.factory import mcp_upstream  # noqa: PLC0415 - see above
 
         if isinstance(thing, ServerConfig) and thing.command is not None:
             relayed = "http" if self.serves_http else os.environ.get(RELAYED, "stdio")
-            thing = replace(thing, env={**thing.env, RELAYED: relayed})
+            thing = thing.model_copy(update={"env": {**thing.env, RELAYED: relayed}})
         upstream = mcp_upstream(name, thing, self._tasks, network=self._network, pins=self.pins, traits=self._traits)
         if upstream is not None:
             return upstream
@@ -132,10 +130,10 @@ class Pool:
     async def catalogue(
         self, names: Sequence[str] | None = None, *, reading: bool = False, strict: bool = True
     ) -> Catalogue:
-        """Lists the servers side by side; one that fails is named in `failures`.
+        """Lists the servers concurrently; `failures` names those that fail.
 
-        With `reading` the resources and prompts of a server are among its tools. If it is `strict`, it raises
-        `UpstreamUnavailable` when a server fails that the operator marked as required.
+        With `reading`, tools include those that read a server's resources and prompts. With `strict`, raises
+        `UpstreamUnavailable` if a required server fails.
         """
         wanted = list(dict.fromkeys(self.names if names is None else names))
         found: dict[str, Sequence[Tool]] = {}
@@ -163,7 +161,7 @@ class Pool:
         )
 
     def asked_first(self) -> tuple[Rule, ...]:
-        """A policy rule for each server whose host the network rules ask about."""
+        """Policy rules that ask before calls to servers whose host the network rules ask about."""
         if not self._network.ask:
             return ()
         hosts = {name: _asked_host(thing, self._network) for name, thing in self._things.items()}
@@ -174,21 +172,21 @@ class Pool:
         )
 
     async def connect_required(self) -> None:
-        """Connects the servers that the operator marked as required; raises `UpstreamUnavailable` if one fails."""
+        """Connects the required servers; raises `UpstreamUnavailable` if one fails."""
         await self.catalogue([name for name in self.names if getattr(self._things[name], "required", False)])
 
     async def reload(self, configs: Mapping[str, ServerConfig], *, network: NetworkRules | None = None) -> Reloaded:
-        """Applies a changed configuration: connects what is new or different, and leaves the rest alone.
+        """Applies a changed configuration: connects new or changed servers, and does not touch others.
 
-        Objects and functions of this process stay. Calls under way on a removed or updated server fail. A server that
-        cannot be reached is in `failed`, and is tried again when it is needed.
+        Objects and functions of this process stay. Calls in progress on a removed or updated server fail. An
+        unreachable server is in `failed`, and is retried when it is needed.
         """
         rules = self._network if network is None else network
-        wanted = {name: replace(config, name=name) for name, config in configs.items()}
+        wanted = {name: config.model_copy(update={"name": name}) for name, config in configs.items()}
         before = {name: thing for name, thing in self._things.items() if isinstance(thing, ServerConfig)}
         taken = [name for name in wanted if name in self._things and name not in before]
         if taken:
-            reason = "there is already a server of that name"
+            reason = "another server already has that name"
             raise ValidationFailed([Fault(field=f"servers.{name}", reason=reason) for name in taken])
         moved = {name for name, config in wanted.items() if config.url and rules != self._network}
         removed = [name for name, old in before.items() if old.enabled and not _enabled(wanted, name)]
@@ -208,7 +206,7 @@ class Pool:
         )
 
     async def aclose(self) -> None:
-        """Closes every server, all at once, within `CLOSE_SECONDS`."""
+        """Closes all servers concurrently, within `CLOSE_SECONDS`."""
         upstreams, self._upstreams = list(self._upstreams.values()), {}
         await _close(upstreams)
 
@@ -222,12 +220,17 @@ class Pool:
         tasks, self._tasks = self._tasks, None
         if tasks is None:
             return
-        # Shielded: a cancelled mission must still leave no process behind. Every wait inside is bounded.
+        # Shielded: also after a cancellation no process may remain. Every wait inside is bounded.
         with anyio.CancelScope(shield=True):
             await self.aclose()
         tasks.cancel_scope.cancel()
-        # Left without the caller's exception, which would come out wrapped in a group.
+        # Exited without the caller's exception, which a group would wrap.
         await tasks.__aexit__(None, None, None)
+
+
+def reads(names: Iterable[str]) -> bool:
+    """True if one of these qualified names is a request for resources or prompts."""
+    return any(name.partition(".")[2] in READING for name in names)
 
 
 async def _close(upstreams: Sequence[Upstream]) -> None:
@@ -238,7 +241,7 @@ async def _close(upstreams: Sequence[Upstream]) -> None:
 
 
 async def _side_by_side(names: Sequence[str], act: Callable[[str], Awaitable[Any]]) -> dict[str, str]:
-    """Acts on these servers at the same time; returns why some failed."""
+    """Acts on these servers concurrently; returns the reasons of failures."""
     failed: dict[str, str] = {}
 
     async def attempt(name: str) -> None:

@@ -14,8 +14,8 @@ from typing import Any, cast
 
 from pursuit.core.tools import InitializeResult, UpstreamError
 
-MOST_LINES = 40
-MOST_BYTES = 8 * 1024
+MAX_LINES = 40
+MAX_BYTES = 8 * 1024
 _MASK = "***"
 _TEXT_KEYS = frozenset({"description", "title"})
 _NOTIFICATION_TEXTS = {"notifications/progress": "message", "notifications/message": "data"}
@@ -24,26 +24,22 @@ _NOTIFICATION_TEXTS = {"notifications/progress": "message", "notifications/messa
 class StderrTail:
     """The last lines of a server's stderr as text, and the secrets that no text may show.
 
-    It never holds more than `MOST_LINES` lines and `MOST_BYTES` bytes, and never a secret.
+    It never holds more than `MAX_LINES` lines and `MAX_BYTES` bytes, and never a secret.
     """
 
     def __init__(self) -> None:
-        self._lines: deque[bytes] = deque(maxlen=MOST_LINES)
+        self._lines: deque[bytes] = deque(maxlen=MAX_LINES)
         self._size = 0
         self._partial = b""
         self.stray: str | None = None
         """The first line on standard output, if it is not MCP and no message came before it."""
-        self._secrets: tuple[str, ...] = ()
+        self.secrets: tuple[str, ...] = ()
+        """What must not be shown, longest first; `hide` sets it."""
         self._secret_bytes: tuple[bytes, ...] = ()
 
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """What must not be shown, longest first."""
-        return self._secrets
-
-    @secrets.setter
-    def secrets(self, secrets: tuple[str, ...]) -> None:
-        self._secrets = secrets
+    def hide(self, secrets: tuple[str, ...]) -> None:
+        """Shows none of these from now on; the longest comes first."""
+        self.secrets = secrets
         # Environment variables may hold bytes that are not UTF-8; Python represents them as lone surrogates.
         self._secret_bytes = tuple(secret.encode("utf-8", "surrogateescape") for secret in secrets)
 
@@ -52,22 +48,20 @@ class StderrTail:
         *lines, partial = self.redact_bytes(self._partial + data).split(b"\n")
         # The kept part may end within a secret that the next piece completes: keep that much more of it.
         longest = max((len(secret) for secret in self._secret_bytes), default=0)
-        self._partial = partial[-(MOST_BYTES + longest) :]
+        self._partial = partial[-(MAX_BYTES + longest) :]
         for line in lines:
             self.add(line)
 
     def add(self, line: bytes) -> None:
-        """Takes one whole line."""
-        if len(self._lines) == MOST_LINES:
+        if len(self._lines) == MAX_LINES:
             self._size -= len(self._lines[0])
-        self._lines.append(self.redact_bytes(line)[-MOST_BYTES:])
+        self._lines.append(self.redact_bytes(line)[-MAX_BYTES:])
         self._size += len(self._lines[-1])
-        while self._size > MOST_BYTES:
+        while self._size > MAX_BYTES:
             self._size -= len(self._lines.popleft())
 
     def text(self) -> str:
-        """The tail as text, without secrets."""
-        whole = self.redact_bytes(b"\n".join((*self._lines, self._partial)))[-MOST_BYTES:]
+        whole = self.redact_bytes(b"\n".join((*self._lines, self._partial)))[-MAX_BYTES:]
         return whole.decode("utf-8", errors="replace").strip()
 
     def redact_bytes(self, data: bytes) -> bytes:
@@ -77,8 +71,7 @@ class StderrTail:
         return data
 
     def redact(self, text: str) -> str:
-        """The text without secrets."""
-        for secret in self._secrets:
+        for secret in self.secrets:
             text = text.replace(secret, _MASK)
         return text
 
@@ -92,9 +85,9 @@ class StderrTail:
 
 def redact_result(tail: StderrTail, method: str, result: dict[str, Any]) -> dict[str, Any]:
     """A result: only a tool's error and the texts of a list are redacted."""
-    if tail.secrets and result.get("isError") is True:
+    if result.get("isError") is True:
         return _everywhere(tail, result)
-    if not tail.secrets or not method.endswith("/list"):
+    if not method.endswith("/list"):
         return result
     entries: Any = result.get("tools")
     if method == "tools/list" and isinstance(entries, list):
@@ -103,7 +96,6 @@ def redact_result(tail: StderrTail, method: str, result: dict[str, Any]) -> dict
 
 
 def redact_error(tail: StderrTail, error: UpstreamError) -> UpstreamError:
-    """A JSON-RPC error: its message and its data."""
     return UpstreamError(error.code, tail.redact(error.message), _everywhere(tail, error.data))
 
 
@@ -116,13 +108,12 @@ def redact_notification(tail: StderrTail, method: str, params: Mapping[str, Any]
 
 
 def redact_about(tail: StderrTail, about: InitializeResult) -> InitializeResult:
-    """What a server says about itself: its name, version and instructions are redacted."""
     instructions = None if about.instructions is None else tail.redact(about.instructions)
     return replace(about, server_info=_everywhere(tail, about.server_info), instructions=instructions)
 
 
 def _tool(tail: StderrTail, entry: Any) -> Any:
-    """A tool of a list. An unusable one is redacted whole: it cannot be called, and a warning may quote it."""
+    """A tool of a list. An unusable tool is redacted entirely: it cannot be called, and a warning may quote it."""
     schema: Any = cast("Mapping[str, Any]", entry).get("inputSchema") if isinstance(entry, Mapping) else None
     usable = isinstance(schema, Mapping) and cast("Mapping[str, Any]", schema).get("type", "object") == "object"
     return _texts(tail, entry) if usable else _everywhere(tail, entry)

@@ -35,22 +35,11 @@ READING: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
 """Each request with the capability that it needs, its description and its arguments."""
 
 
-def _client(upstream: object) -> McpUpstream | None:
-    """The upstream if it takes any request of MCP."""
-    return cast("McpUpstream", upstream) if hasattr(upstream, "entries") else None
-
-
-def is_resource_tool(name: str) -> bool:
-    """Whether this qualified name is one of these."""
-    return name.partition(".")[2] in READING
-
-
 async def reading_tools(server: str, upstream: object) -> list[Tool]:
     """The tools whose request this server declares. Raises `UpstreamUnavailable`."""
-    client = _client(upstream)
-    if client is None:
+    if not hasattr(upstream, "entries"):  # it takes no requests of MCP but calls
         return []
-    declared = (await client.about()).capabilities
+    declared = (await cast("McpUpstream", upstream).about()).capabilities
     return [
         Tool(
             server=server,
@@ -68,9 +57,7 @@ async def reading_tools(server: str, upstream: object) -> list[Tool]:
 
 async def read(upstream: object, tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
     """Sends the request that a tool stands for. Raises `CallFailed` and `UpstreamUnavailable`."""
-    client = _client(upstream)
-    if client is None:
-        raise CallFailed(f"server {tool.server!r} has nothing to read", sent=False)
+    client = cast("McpUpstream", upstream)
     try:
         match tool.method:
             case "resources/list":
@@ -86,7 +73,7 @@ async def read(upstream: object, tool: Tool, arguments: Mapping[str, Any]) -> To
 
 def _result(tool: Tool, raw: Mapping[str, Any]) -> ToolResult:
     if raw.get("resultType", "complete") != "complete":
-        raise CallFailed(f"{tool.qualified} needs an answer from a person, and none can be asked here", answered=True)
+        raise CallFailed(f"{tool.qualified} requires user input, which is not available here", answered=True)
     if tool.method == "prompts/get":
         return ToolResult(content=[_block(message.get("content")) for message in _tables(raw.get("messages"))])
     return ToolResult(

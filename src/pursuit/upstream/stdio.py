@@ -3,8 +3,8 @@
 However `stdio` is left, the process and each child that stayed in its process group is gone and reaped, within
 `stdin_grace + term_grace` and a little; nothing reaches our terminal.
 
-asyncio's own subprocess protocol is used instead of streams and reader tasks: stderr is drained and the exit is seen
-even while no task waits, a message costs no extra task switch, and the transport has a public `close`.
+asyncio's own subprocess protocol is used: stderr is drained and the exit is seen even while no task waits, a message
+costs no extra task switch, and the transport has a public `close`.
 
 If *we* are killed with SIGKILL, the server sees the end of its stdin; on Linux it also gets SIGTERM from the kernel.
 util-linux's `setpriv` arranges that where it works, and then becomes the server. A `preexec_fn` could do the same: it
@@ -15,13 +15,11 @@ watches the *thread* that started the server, which must live as long as the poo
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import shutil
 import subprocess
 import sys
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -29,7 +27,6 @@ from subprocess import DEVNULL
 from typing import Any, Self, cast
 
 import anyio
-from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCError, JSONRPCRequest
@@ -52,6 +49,8 @@ from pursuit.upstream.transport import (
 KILL_GRACE = 2.0
 # How long stdout and stderr may stay open after the exit: a grandchild may hold them.
 _DRAIN = 0.25
+# Bytes of a message that are read to learn which request it answers.
+_BEGINNING = 1024
 
 
 def command_line(config: ServerConfig, env: Mapping[str, str]) -> Sequence[str]:
@@ -83,176 +82,41 @@ def _death_signal_launcher(launcher: str | None) -> Sequence[str]:
     return words if tried.returncode == 0 else ()
 
 
-class StdioProcess(asyncio.SubprocessProtocol, DispatcherStream):
-    """The process and its pipes; sets `closed` when the connection has ended for any reason."""
+class StdioProcess(asyncio.subprocess.SubprocessStreamProtocol, DispatcherStream):
+    """The process, as both streams of the SDK's dispatcher; sets `closed` when the connection ends for any reason."""
 
     def __init__(self, tail: StderrTail, closed: anyio.Event, settings: ClientSettings) -> None:
-        self._send, receive = anyio.create_memory_object_stream[SessionMessage | Exception](math.inf)
-        self.read_stream = _ReadStream(receive, self._taken)
+        super().__init__(limit=settings.limits.result, loop=asyncio.get_running_loop())
         self._closed = closed
         self._settings = settings
-        self.exited = anyio.Event()
-        self.returncode: int | None = None
         self._tail = tail
         self._stderr_done = anyio.Event()
-        self._writable = anyio.Event()
-        self._writable.set()
-        self._stdin_lost = False
-        self._paused = False
-        self._unread: deque[int] = deque()
-        self._unread_size = 0
-        """The bytes of the messages that wait to be read; the pipe is paused while they are too many."""
-        self._partial: list[bytes] = []
-        self._partial_size = 0
-        self._skipping = False
+        self._exited = anyio.Event()
         self._fault: str | None = None
         self._spoke = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keeps the transport (asyncio calls this)."""
+        super().connection_made(transport)
         self.transport = cast("asyncio.SubprocessTransport", transport)
 
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Takes what the server wrote (asyncio calls this)."""
+    def pipe_data_received(self, fd: int, data: bytes | str) -> None:
         if fd == 2:
-            self._tail.feed(data)
-            return
-        if self._fault:
-            return
-        *lines, rest = data.split(b"\n")
-        for line in lines:
-            self._keep(line)
-            if not self._skipping:
-                self._deliver(b"".join(self._partial))
-            self._partial, self._partial_size, self._skipping = [], 0, False
-        self._keep(rest)
-
-    def _keep(self, part: bytes) -> None:
-        """Keeps a part of a line, which is skipped beyond the limit."""
-        self._partial.append(part)
-        self._partial_size += len(part)
-        most = self._settings.limits.result
-        if self._partial_size > most and not self._skipping:
-            self._deliver(b"".join(self._partial), too_large("it sent a line of", "result", most))
-            self._skipping = True
-        if self._skipping:
-            self._partial.clear()
-
-    def _deliver(self, line: bytes, fault: str | None = None) -> None:
-        """Hands a message on; one with a fault fails the call that it answers, or ends the connection."""
-        if not line.strip() or self._fault:
-            return
-        try:
-            message = read_message(line) if fault is None else _failed_answer(line, fault)
-        except TooDeep as error:
-            self._deliver(line, f"it sent a message that {error}")
-            return
-        except ValueError:
-            # Stray prints to stdout are common. If nothing else ever comes, it is not an MCP server.
-            shown = self._tail.redact_bytes(line)[:500]
-            if self._spoke:
-                self._tail.add(b"(on stdout) " + shown)
-            elif self._tail.stray is None:
-                self._tail.stray = shown.decode(errors="replace").strip()
-            return
-        if message is None:
-            self._fault = fault or ""
-            self._partial, self._partial_size = [], 0
-            self._end()
-            return
-        self._spoke, self._tail.stray = True, None
-        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-            self._send.send_nowait(SessionMessage(message))
-            self._unread.append(len(line))
-            self._unread_size += len(line)
-        if not self._paused and self._unread_size > self._settings.limits.queued:
-            self._paused = True
-            self._reading().pause_reading()
-
-    def _taken(self) -> None:
-        self._unread_size -= self._unread.popleft()
-        if self._paused and self._unread_size <= self._settings.limits.queued // 2:
-            self._paused = False
-            self._reading().resume_reading()
-
-    def _reading(self) -> asyncio.ReadTransport:
-        return cast("asyncio.ReadTransport", self.transport.get_pipe_transport(1))
+            self._tail.feed(cast("bytes", data))
+        else:
+            super().pipe_data_received(fd, data)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """Notes the end of one pipe (asyncio calls this)."""
+        super().pipe_connection_lost(fd, exc)
         if fd == 2:
             self._stderr_done.set()
-        else:
-            self._end()
+        elif fd == 0:
+            self._closed.set()
 
     def process_exited(self) -> None:
         """Notes the exit (asyncio calls this); a grandchild may hold stdout open, so its end is soon assumed."""
-        self.returncode = self.transport.get_returncode()
-        self.exited.set()
-        asyncio.get_running_loop().call_later(_DRAIN, self._end)
-
-    def _end(self) -> None:
-        """Ends the connection: `closed` first, so that a waiting caller already sees it."""
-        self._closed.set()
-        self._stdin_lost = True
-        self._writable.set()
-        self._send.close()
-
-    def pause_writing(self) -> None:
-        """The pipe is full (asyncio calls this)."""
-        self._writable = anyio.Event()
-
-    def resume_writing(self) -> None:
-        """The pipe has room again (asyncio calls this)."""
-        self._writable.set()
-
-    async def send(self, item: SessionMessage, /) -> None:
-        """Writes one message; a request waits while the pipe is full, so that a cancellation never does."""
-        if self._stdin_lost:
-            raise closed_stream_error(item)
-        cast("asyncio.WriteTransport", self.transport.get_pipe_transport(0)).write(write_message(item.message) + b"\n")
-        if not self._writable.is_set() and isinstance(item.message, JSONRPCRequest):
-            await self._writable.wait()
-
-    def close_reason(self) -> str:
-        """Why the connection ended, as the end of a sentence."""
-        if self._fault:
-            return self._fault
-        code = self.returncode
-        if code is None:
-            return "it closed its pipes"
-        return f"its process was ended by {signal_name(-code)}" if code < 0 else f"its process exited with {code}"
-
-    async def stop(self) -> None:
-        """Closes stdin, waits, then ends the process group: also children that a clean exit has left behind."""
-        stdin = self.transport.get_pipe_transport(0)
-        if stdin is not None:
-            stdin.close()
-        await _within(self._settings.stdin_grace, self.exited)
-        await end_group(self.transport.get_pid(), self._settings.term_grace)
-        await _within(KILL_GRACE, self.exited)
-        await _within(_DRAIN, self._stderr_done)
-        self.discard()
-        self.transport.close()
-
-    def discard(self) -> None:
-        """Closes the streams; asyncio itself cleans up after a spawn that failed."""
-        self._end()
-        self.read_stream.close()
-
-
-class _ReadStream(DispatcherStream):
-    """The read stream for the SDK's dispatcher; `taken` resumes a paused pipe."""
-
-    def __init__(self, inner: MemoryObjectReceiveStream[SessionMessage | Exception], taken: Callable[[], None]) -> None:
-        self._inner = inner
-        self._taken = taken
-        self.close = inner.close
-
-    async def receive(self) -> SessionMessage | Exception:
-        item = await self._inner.receive()
-        self._taken()
-        return item
+        super().process_exited()
+        self._exited.set()
+        asyncio.get_running_loop().call_later(_DRAIN, self._closed.set)
 
     def __aiter__(self) -> Self:
         return self
@@ -262,6 +126,79 @@ class _ReadStream(DispatcherStream):
             return await self.receive()
         except anyio.EndOfStream:
             raise StopAsyncIteration from None
+
+    async def receive(self) -> SessionMessage | Exception:
+        """The next message; one with a fault fails the call that it answers, or ends the connection."""
+        while (found := await self._line()) is not None:
+            line, fault = found
+            try:
+                message = read_message(line) if fault is None else _failed_answer(line, fault)
+            except TooDeep as error:
+                fault = f"it sent a message that {error}"
+                message = _failed_answer(line, fault)
+            except ValueError:
+                self._note_stray(line.strip())
+                continue
+            if message is None:
+                self._fault = fault
+                break
+            self._spoke, self._tail.stray = True, None
+            return SessionMessage(message)
+        self._closed.set()  # first, so that a waiting caller already sees it
+        raise anyio.EndOfStream
+
+    async def _line(self) -> tuple[bytes, str | None] | None:
+        """The next line, or the beginning of one that is too long and why it is not taken; None at the end."""
+        stdout = cast("asyncio.StreamReader", self.stdout)
+        beginning = b""
+        while True:
+            try:
+                line = await stdout.readuntil()
+            except asyncio.IncompleteReadError:
+                return None
+            except asyncio.LimitOverrunError as error:
+                skipped = await stdout.readexactly(error.consumed)
+                beginning = beginning or skipped[:_BEGINNING]
+                continue
+            if not beginning:
+                return line, None
+            return beginning, too_large("it sent a line of", "result", self._settings.limits.result)
+
+    def _note_stray(self, line: bytes) -> None:
+        """Notes what is no message: prints to stdout are common. If nothing else ever comes, it is no MCP server."""
+        shown = self._tail.redact_bytes(line)[:500]
+        if shown and self._spoke:
+            self._tail.add(b"(on stdout) " + shown)
+        elif shown and self._tail.stray is None:
+            self._tail.stray = shown.decode(errors="replace")
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Writes one message; a request waits while the pipe is full, so that a cancellation never does."""
+        if self._closed.is_set():
+            raise closed_stream_error(item)
+        stdin = cast("asyncio.StreamWriter", self.stdin)
+        stdin.write(write_message(item.message) + b"\n")
+        if isinstance(item.message, JSONRPCRequest):
+            with suppress(ConnectionError):  # no answer will come
+                await stdin.drain()
+
+    def close_reason(self) -> str:
+        if self._fault:
+            return self._fault
+        code = self.transport.get_returncode()
+        if code is None:
+            return "it closed its pipes"
+        return f"its process was ended by {signal_name(-code)}" if code < 0 else f"its process exited with {code}"
+
+    async def stop(self) -> None:
+        """Closes stdin, waits, then ends the process group: also children that a clean exit has left behind."""
+        cast("asyncio.StreamWriter", self.stdin).close()
+        await _within(self._settings.stdin_grace, self._exited)
+        await end_group(self.transport.get_pid(), self._settings.term_grace)
+        await _within(KILL_GRACE, self._exited)
+        await _within(_DRAIN, self._stderr_done)
+        self._closed.set()
+        self.transport.close()
 
 
 @asynccontextmanager
@@ -273,11 +210,7 @@ async def stdio(config: ServerConfig, tail: StderrTail, closed: anyio.Event) -> 
     env = get_default_environment() | dict(config.env)
     argv = command_line(config, env)
     process = StdioProcess(tail, closed, config.client)
-    try:
-        await start_protocol(process, argv, cwd=config.cwd, env=env)
-    except BaseException:
-        process.discard()
-        raise
+    await start_protocol(process, argv, cwd=config.cwd, env=env)
     try:
         yield process
     finally:
@@ -287,9 +220,9 @@ async def stdio(config: ServerConfig, tail: StderrTail, closed: anyio.Event) -> 
 
 
 def _failed_answer(line: bytes, fault: str) -> JSONRPCError | None:
-    """The failure of the request that a line answers; None if the first KiB of the line does not show which one."""
+    """The failure of the request that a line answers; None if its beginning does not show which one."""
     try:
-        found = from_json(line[:1024], allow_partial=True)
+        found = from_json(line[:_BEGINNING], allow_partial=True)
     except ValueError:
         return None
     given = cast("dict[str, Any]", found) if isinstance(found, dict) else {}

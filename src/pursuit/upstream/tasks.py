@@ -1,9 +1,9 @@
 """Follows the tasks of a server to their results.
 
-A server makes a task of a call in one of two generations of the protocol. In the first (2025-11-25) the caller asks for
-a task, and the server holds the response to `tasks/result` until the task ends; its requests to the client come
-meanwhile over the connection. In the second (2026-07-28, an extension) the server decides, and results and questions
-come by polling `tasks/get`.
+A server makes a task of a call in one of two generations of the protocol; both are polled with `tasks/get`. In the
+first (2025-11-25) the caller asks for a task, and `tasks/result` gives its result once it has ended; the server holds
+the response until then, and its requests to the client come meanwhile over the connection. In the second (2026-07-28,
+an extension) the server decides, and results and questions come with the poll.
 
 The caller gets the result that a plain call would have had, or the server's own error; cancelling the caller cancels
 the task.
@@ -33,11 +33,11 @@ from pursuit.errors import INTERNAL_ERROR, INVALID_PARAMS
 EXTENSION = "io.modelcontextprotocol/tasks"
 RELATED = "io.modelcontextprotocol/related-task"
 FIRST_POLL = 0.2
-LONGEST_POLL = 30.0
-LONGEST_OWN_POLL = 5.0
+MAX_POLL = 30.0
+MAX_OWN_POLL = 5.0
 CANCEL_SECONDS = 5.0
-MOST_FAILURES = 20
-LOST = "the server took the call as a task, and what became of it is not known"
+MAX_FAILURES = 20
+LOST = "the server accepted the call as a task, and its outcome is not known"
 
 Generation = Literal[1, 2]
 OnTaskStatus = Callable[[Mapping[str, Any]], Awaitable[None]]
@@ -67,7 +67,6 @@ class Handle:
     generation: Generation
 
     def as_dict(self) -> dict[str, Any]:
-        """The handle as it is stored."""
         return {"task_id": self.task_id, "generation": self.generation}
 
 
@@ -94,7 +93,6 @@ def task_support(definition: Mapping[str, Any]) -> str:
 
 
 def with_tasks_extension(capabilities: Mapping[str, Any]) -> dict[str, Any]:
-    """A client's capabilities with the tasks extension added."""
     return {**capabilities, "extensions": {EXTENSION: {}, **as_object(capabilities.get("extensions"))}}
 
 
@@ -125,9 +123,7 @@ async def follow_task(
     `answer` answers the questions of a server of the second generation. Cancelling the caller cancels the task.
     """
     try:
-        if handle.generation == 2:
-            return await _poll_result(client, handle.task_id, told, answer, retry)
-        return await _await_result(client, handle.task_id, told, on_notify, retry)
+        return await _followed(client, handle, told=told, answer=answer, on_notify=on_notify, retry=retry)
     except CallFailed as error:
         if error.answered:
             raise
@@ -143,95 +139,52 @@ async def follow_task(
         raise
 
 
-async def _await_result(
-    client: Requests, task_id: str, told: OnTaskStatus | None, on_notify: NotifyFn | None, retry: float
+async def _followed(
+    client: Requests,
+    handle: Handle,
+    *,
+    told: OnTaskStatus | None,
+    answer: AnswerFn | None,
+    on_notify: NotifyFn | None,
+    retry: float,
 ) -> dict[str, Any]:
-    """The result of a task of the first generation; `told` gets its status meanwhile."""
-    outcome: dict[str, Any] | Exception = CallFailed("cancelled")
-    async with anyio.create_task_group() as both:
-        if told is not None:
-            both.start_soon(_report_status, client, task_id, told)
-        try:
-            outcome = await _held_result(client, task_id, on_notify, retry)
-        except (UpstreamError, CallFailed) as error:
-            outcome = error  # raised below: the task group would wrap it
-        both.cancel_scope.cancel()
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
-
-
-async def _held_result(client: Requests, task_id: str, on_notify: NotifyFn | None, retry: float) -> dict[str, Any]:
-    """The answer to `tasks/result`; a broken one is asked for again, since the task goes on without us."""
-    failures = 0
+    """Asks again after a failure: the task goes on without us."""
+    pause, failures, whose = FIRST_POLL, 0, {"taskId": handle.task_id}
+    answered: set[str] = set()
     while True:
+        await anyio.sleep(pause)
         try:
-            result = await client.request("tasks/result", {"taskId": task_id}, on_notify=on_notify, progress=False)
-            return without_meta(result, RELATED)  # as a plain call would have had it
-        except UpstreamError:
-            # The task ended with this error, or the server does not know the task: `tasks/get` tells which.
-            await _get_task(client, task_id)
+            task = await _get_task(client, whose)
+            if handle.generation == 1 and (_is_over(task) or task.get("status") == "input_required"):
+                result = await client.request("tasks/result", whose, on_notify=on_notify, progress=False)
+                return without_meta(result, RELATED)  # as a plain call would have had it
+        except _Forgotten:
             raise
         except CallFailed:
             failures += 1
-            if failures > MOST_FAILURES:
+            if failures > MAX_FAILURES:
                 raise
-            await anyio.sleep(min(retry * failures, LONGEST_POLL))
-            if _is_over(await _get_task(client, task_id)):
-                # The result is there: two more tries, and no more.
-                failures = max(failures, MOST_FAILURES - 2)
+            pause = min(retry * failures, MAX_POLL)
+            continue
+        failures = 0
+        if told is not None:
+            await told(task)
+        if handle.generation == 2:
+            if _is_over(task):
+                return _ended_result(task)
+            await _answer_questions(client, task, answer, answered)
+        pause = _pause(task.get("pollInterval" if handle.generation == 1 else "pollIntervalMs"), pause)
 
 
 class _Forgotten(CallFailed):
     """The server does not know the task: it was restarted, or dropped it."""
 
 
-async def _get_task(client: Requests, task_id: str) -> dict[str, Any]:
-    """The task as the server shows it now."""
+async def _get_task(client: Requests, whose: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return await client.request("tasks/get", {"taskId": task_id})
+        return await client.request("tasks/get", whose)
     except UpstreamError as error:
         raise _Forgotten(f"the server no longer has the task: {error.message}") from None
-
-
-async def _report_status(client: Requests, task_id: str, told: OnTaskStatus) -> None:
-    """Reports the status of the task, at the interval that the server asks for, until a poll fails."""
-    pause = FIRST_POLL
-    while True:
-        await anyio.sleep(pause)
-        try:
-            task = await client.request("tasks/get", {"taskId": task_id})
-        except (UpstreamError, CallFailed):
-            return
-        await told(task)
-        pause = _pause(task.get("pollInterval"), pause)
-
-
-async def _poll_result(
-    client: Requests, task_id: str, told: OnTaskStatus | None, answer: AnswerFn | None, retry: float
-) -> dict[str, Any]:
-    """The result of a task of the second generation."""
-    pause, failures = FIRST_POLL, 0
-    answered: set[str] = set()
-    while True:
-        await anyio.sleep(pause)
-        try:
-            task = await _get_task(client, task_id)
-        except _Forgotten:
-            raise
-        except CallFailed:
-            failures += 1
-            if failures > MOST_FAILURES:
-                raise
-            pause = min(retry * failures, LONGEST_POLL)
-            continue
-        failures = 0
-        if told is not None:
-            await told(task)
-        if _is_over(task):
-            return _ended_result(task)
-        await _answer_questions(client, task, answer, answered)
-        pause = _pause(task.get("pollIntervalMs"), pause)
 
 
 async def _answer_questions(
@@ -245,7 +198,7 @@ async def _answer_questions(
     if not new:
         return
     if answer is None:
-        raise CallFailed("its task needs an answer from a person, and none can be asked here", answered=True)
+        raise CallFailed("its task requires user input, which is not available here", answered=True)
     responses: dict[str, Any] = {}
     failures: list[Exception] = []
 
@@ -290,8 +243,8 @@ def _ended_result(task: Mapping[str, Any]) -> dict[str, Any]:
 def _pause(interval: object, before: float) -> float:
     """Seconds before the next poll: the server's interval in milliseconds, or a little longer each time."""
     if isinstance(interval, int | float) and not isinstance(interval, bool) and 0 <= interval < math.inf:
-        return min(max(interval / 1000, 0.02), LONGEST_POLL)
-    return min(before * 1.5, LONGEST_OWN_POLL)
+        return min(max(interval / 1000, 0.02), MAX_POLL)
+    return min(before * 1.5, MAX_OWN_POLL)
 
 
 def _part(whole: Mapping[str, Any], *path: str) -> object:

@@ -16,11 +16,11 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import anyio
 import anyio.abc
@@ -63,13 +63,6 @@ class CallBroken(Exception):
         self.sent = sent
 
 
-class NotReached(CallBroken):
-    """Nothing listens at the server's address."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, sent=False)
-
-
 class HttpRefused(CallBroken):
     """The server answered with an HTTP error instead of JSON-RPC. A 4xx says that it did not take the request."""
 
@@ -79,19 +72,6 @@ class HttpRefused(CallBroken):
 
 class SessionGone(Exception):
     """The server no longer knows our session, and did not take the request."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestOptions:
-    """How one request is sent: its id, whether giving up cancels it, and who gets its own notifications."""
-
-    request_id: str | None = None
-    cancellable: bool = True
-    on_notification: OnNotification | None = None
-
-
-PLAIN = RequestOptions()
-UNCANCELLABLE = RequestOptions(cancellable=False)
 
 
 class Transport(ABC):
@@ -113,11 +93,20 @@ class Transport(ABC):
         """Takes note of the negotiated version of the protocol."""
 
     @abstractmethod
-    async def request(self, method: str, params: Mapping[str, Any], options: RequestOptions = PLAIN) -> dict[str, Any]:
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        request_id: str | None = None,
+        cancellable: bool = True,
+        on_notification: OnNotification | None = None,
+    ) -> dict[str, Any]:
         """Sends a request and returns the raw result.
 
-        `options.on_notification` gets what is known to belong to this request, where the transport can tell. Raises
-        `UpstreamError`, `ConnectionLost`, `CallBroken` or `SessionGone`. Cancelling the caller reaches the server.
+        `on_notification` gets what is known to belong to this request, where the transport can tell. Raises
+        `UpstreamError`, `ConnectionLost`, `CallBroken` or `SessionGone`. Cancelling the caller reaches the server if
+        the request is `cancellable`.
         """
 
     @abstractmethod
@@ -127,16 +116,6 @@ class Transport(ABC):
     @abstractmethod
     def close_reason(self) -> str:
         """Why the connection ended, as the end of a sentence."""
-
-    def _progress_notifications(self, token: Any) -> ProgressFnT:
-        """Makes notifications of the progress that a handler in this process reports by calling a function."""
-
-        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            params = {"progressToken": token, "progress": progress, "total": total, "message": message}
-            known = {key: value for key, value in params.items() if value is not None}
-            self._on_notification("notifications/progress", known)
-
-        return on_progress
 
 
 def _drop(_method: str, _params: Mapping[str, Any]) -> None:
@@ -165,11 +144,9 @@ class DispatcherTransport(Transport):
         self._progress_inline = progress_inline
 
     def close_reason(self) -> str:
-        """Why the connection ended, as the end of a sentence."""
         return self._close_reason()
 
     async def run(self, on_notification: OnNotification, on_request: OnRequest, *, task_status: Started) -> None:
-        """Receives until the connection ends."""
         self._on_notification = on_notification
 
         async def answer(
@@ -189,13 +166,21 @@ class DispatcherTransport(Transport):
 
         await self._dispatcher.run(answer, never_called, intercept, task_status=task_status)
 
-    async def request(self, method: str, params: Mapping[str, Any], options: RequestOptions = PLAIN) -> dict[str, Any]:
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        request_id: str | None = None,
+        cancellable: bool = True,
+        on_notification: OnNotification | None = None,
+    ) -> dict[str, Any]:
         """Sends a request and returns the raw result; this transport cannot tell whose a notification is."""
         if self._closed.is_set():
             raise ConnectionLost(sent=False)
-        call: CallOptions = {"cancel_on_abandon": options.cancellable}
-        if options.request_id is not None:
-            call["request_id"] = options.request_id
+        call: CallOptions = {"cancel_on_abandon": cancellable}
+        if request_id is not None:
+            call["request_id"] = request_id
         if self._progress_inline:
             token = as_object(params.get("_meta")).get("progressToken")
             call["on_progress"] = self._progress_notifications(token)
@@ -209,8 +194,17 @@ class DispatcherTransport(Transport):
             raise UpstreamError(error.code, error.error.message, error.error.data) from None
 
     async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Sends a notification; what cannot be delivered is dropped."""
         await self._dispatcher.notify(method, params)
+
+    def _progress_notifications(self, token: Any) -> ProgressFnT:
+        """Makes notifications of the progress that a handler in this process reports by calling a function."""
+
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            params = {"progressToken": token, "progress": progress, "total": total, "message": message}
+            known = {key: value for key, value in params.items() if value is not None}
+            self._on_notification("notifications/progress", known)
+
+        return on_progress
 
 
 class DispatcherStream:
@@ -240,7 +234,7 @@ def closed_stream_error(item: SessionMessage) -> Exception:
 
 
 # Servers in other languages send lone surrogates, which JSON can express and UTF-8 cannot. The fast readers and writers
-# refuse them; Python's json takes them.
+# refuse them; they are replaced here, so that nothing behind this module meets one.
 
 
 class TooDeep(ValueError):
@@ -251,31 +245,20 @@ class TooDeep(ValueError):
 
 
 def read_json(data: str | bytes) -> Any:
-    """A message as Python values; raises `ValueError`."""
     try:
         return from_json(data)
-    except ValueError:
-        return read_any_text(data)
+    except ValueError as error:
+        return from_json(_without_surrogates(data, error))
 
 
-def read_any_text(data: str | bytes) -> Any:
-    """JSON that the fast reader has refused, which may be for its lone surrogates; raises `ValueError`."""
+def _without_surrogates(data: str | bytes, error: ValueError) -> bytes:
+    """The JSON that the fast reader has refused with this error, which may be for its lone surrogates."""
+    if "recursion limit" in str(error):
+        raise TooDeep from None
     try:
-        value = json.loads(data)
+        return json.dumps(json.loads(data), ensure_ascii=False).encode(errors="replace")
     except RecursionError:
         raise TooDeep from None
-    level: list[Any] = [value]
-    for _ in range(MessageLimits.depth):
-        level = [inner for outer in level for inner in _inside(outer)]
-        if not level:
-            return value
-    raise TooDeep
-
-
-def _inside(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        value = list(cast("dict[str, Any]", value).values())
-    return [one for one in cast("list[Any]", value) if isinstance(one, dict | list)] if isinstance(value, list) else ()
 
 
 def too_large(what: str, limit: str, size: int) -> str:
@@ -346,7 +329,6 @@ class NotificationQueue:
 
 
 def write_json(value: Any) -> bytes:
-    """Values as a message; raises `ValueError`."""
     try:
         return to_json(value)
     except ValueError as error:
@@ -360,12 +342,11 @@ def read_message(data: str | bytes) -> JSONRPCMessage:
     """A message for the SDK's dispatcher; raises `ValueError`."""
     try:
         return jsonrpc_message_adapter.validate_json(data, by_name=False)
-    except ValueError:
-        return jsonrpc_message_adapter.validate_python(read_any_text(data), by_name=False)
+    except ValueError as error:
+        return jsonrpc_message_adapter.validate_json(_without_surrogates(data, error), by_name=False)
 
 
 def write_message(message: JSONRPCMessage) -> bytes:
-    """A message of the SDK's dispatcher as JSON; raises `ValueError`."""
     try:
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
     except ValueError as error:

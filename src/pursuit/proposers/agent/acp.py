@@ -1,4 +1,4 @@
-"""A client of the Agent Client Protocol, version 1: JSON-RPC in lines over stdio.
+"""A started coding agent, and a client of the Agent Client Protocol, version 1: JSON-RPC in lines over stdio.
 
 Messages are handled strictly in their order, by the caller that waits for an answer: there is no other task. Fields and
 kinds of updates that are not known are passed over. Agents differ in what they report and ask; nothing here depends on
@@ -8,19 +8,28 @@ which agent it is.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, Self, cast
 
 import anyio
+from anyio.abc import Process
+from anyio.streams.buffered import BufferedByteReceiveStream
 
-from pursuit.proposers.agent.process import AgentGone, AgentProcess
+from pursuit.core.tools import CallFailed, as_object
+from pursuit.processes.groups import STOP_SECONDS, OutputTail, SubreapedProcess
+from pursuit.processes.subreaper import TAG
 
 VERSION = 1
 METHOD_NOT_FOUND = -32601
 AUTH_REQUIRED = -32000
+LONGEST_LINE = 16 * 1024 * 1024
 LONGEST_TEXT = 16_000
+KEPT = 4_096
+"""Bytes that are kept of the end of standard error."""
 MOST_CALLS = 200
 MOST_AMOUNT = 1e15
 MOST_STRAY = 1_000
@@ -32,6 +41,10 @@ KINDS = frozenset({"read", "edit", "delete", "move", "search", "execute", "think
 """What an agent can ask about; the rest is `other`."""
 
 Table = Mapping[str, Any]
+
+
+class AgentGone(Exception):
+    """The agent's process has ended, or it sent what no agent sends."""
 
 
 class AgentRefused(Exception):
@@ -67,29 +80,23 @@ class Told:
 
     text: str = ""
     calls: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    known: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     """What is known of each tool call: a question about one may leave out what an update said."""
-    updates: int = 0
     stop_reason: str = ""
     tokens: int | None = None
     session_cost: float | None = None
     """The cost of the whole session so far, in dollars."""
 
     def learn(self, update: Table) -> None:
-        """Takes one `session/update`."""
-        self.updates += 1
         match update.get("sessionUpdate"):
             case "agent_message_chunk":
-                content = _table(update.get("content"))
+                content = as_object(update.get("content"))
                 self.text = (self.text + str(content.get("text", "")))[-LONGEST_TEXT:]
             case "tool_call" | "tool_call_update":
                 name = str(update.get("toolCallId", ""))[:200]
                 if name in self.calls or len(self.calls) < MOST_CALLS:
-                    row = self.calls.setdefault(name, {})
-                    row |= {key: str(update[key])[:500] for key in ("title", "kind", "status") if update.get(key)}
-                    self.known.setdefault(name, {}).update(_described(update))
+                    self.calls.setdefault(name, {}).update(_described(update))
             case "usage_update":
-                cost = _table(update.get("cost"))
+                cost = as_object(update.get("cost"))
                 if (amount := _amount(cost.get("amount"))) is not None and cost.get("currency", "USD") == "USD":
                     self.session_cost = amount
             case _:
@@ -97,27 +104,29 @@ class Told:
 
     def learn_line(self, line: bytes) -> None:
         """Takes one line of an agent that speaks no protocol: text, or JSON that may say what the turn used."""
-        self.updates += 1
         text = line.decode(errors="replace")
         self.text = f"{self.text}{text}\n"[-LONGEST_TEXT:]
         try:
-            row = _table(json.loads(text) if text.startswith("{") else None)
+            row = as_object(json.loads(text) if text.startswith("{") else None)
         except (ValueError, RecursionError):
             return
-        self._count(_table(row.get("usage")))
+        self._count(as_object(row.get("usage")))
         if (cost := _amount(row.get("total_cost_usd"))) is not None:
             self.session_cost = cost
 
+    def shown_calls(self) -> list[dict[str, str]]:
+        keys = ("title", "kind", "status")
+        return [{key: str(row[key])[:500] for key in keys if key in row} for row in self.calls.values()]
+
     def question(self, params: Table) -> Question:
         """The question in the parameters of `session/request_permission`."""
-        call = _table(params.get("toolCall"))
-        whole = {**self.known.get(str(call.get("toolCallId", ""))[:200], {}), **_described(call)}
+        call = as_object(params.get("toolCall"))
+        whole = {**self.calls.get(str(call.get("toolCallId", ""))[:200], {}), **_described(call)}
         return _question(whole, params.get("options"))
 
     def end(self, answer: Table) -> None:
-        """Takes the answer to `session/prompt`."""
         self.stop_reason = str(answer.get("stopReason", ""))
-        self._count(_table(answer.get("usage")))
+        self._count(as_object(answer.get("usage")))
 
     def _count(self, usage: Table) -> None:
         total, read, written = (
@@ -130,17 +139,86 @@ class Told:
             self.tokens = int(read + written)
 
 
-class Connection:
-    """One agent that was started. `initialize` comes first."""
+class Agent(SubreapedProcess):
+    """An agent that was started below its subreaper. Make it with `begin`; `initialize` comes first."""
 
-    def __init__(self, process: AgentProcess) -> None:
-        self.process = process
+    def __init__(self, process: Process, control: int) -> None:
+        super().__init__(process, control)
+        assert process.stdin is not None and process.stdout is not None  # noqa: S101 - it was started with pipes
+        self._input, self._output = process.stdin, BufferedByteReceiveStream(process.stdout)
+        self._errors = OutputTail(KEPT)
+        self._reading_errors = anyio.Lock()
         self.info: Table = {}
         self.capabilities: Table = {}
         self._next = 0
         self._stray = 0
         self._question: Table | None = None
         """The question of the agent that is held now."""
+
+    @classmethod
+    async def begin(
+        cls, argv: Sequence[str], cwd: Path, environment: Mapping[str, str], *, tag: str, program: str | None = None
+    ) -> Self:
+        """Starts an agent in a folder; `program` is its name where another one starts it. Raises `CallFailed`."""
+        try:
+            return await cls.start(list(argv), cwd=cwd, env={**environment, TAG: tag})
+        except (OSError, ValueError) as error:
+            raise CallFailed(f"the agent {program or argv[0]!r} cannot be started: {error}", sent=False) from None
+
+    async def send(self, line: bytes) -> None:
+        try:
+            await self._input.send(line + b"\n")
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            raise AgentGone(await self.why()) from None
+
+    async def line(self) -> bytes:
+        """The next line of its standard output. Raises `AgentGone`."""
+        try:
+            return await self._output.receive_until(b"\n", LONGEST_LINE)
+        except anyio.DelimiterNotFound:
+            raise AgentGone(f"it sent a line of more than {LONGEST_LINE} bytes") from None
+        except (anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            if rest := len(self._output.buffer):  # the last line has no end
+                return await self._output.receive_exactly(rest)
+            raise AgentGone(await self.why()) from None
+
+    @asynccontextmanager
+    async def draining(self) -> AsyncGenerator[None]:
+        """Reads its standard error during the block: an agent that writes much there would stop at a full pipe."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._drain_errors)
+            yield
+            tasks.cancel_scope.cancel()
+
+    async def _drain_errors(self) -> None:
+        async with self._reading_errors:  # a stream has one reader at a time
+            await self._errors.read(self.process.stderr)
+
+    async def why(self) -> str:
+        """How its process ended, with the end of what it wrote to standard error."""
+        with anyio.move_on_after(STOP_SECONDS, shield=True):
+            await self.process.wait()
+            await self._drain_errors()
+        code = self.process.returncode
+        how = "it closed its standard output" if code is None else f"its process ended with exit code {code}"
+        said = self._errors.text.strip()
+        return f"{how}: {said[-800:]}" if said else how
+
+    # The protocol.
+
+    async def problem(self, steps: Callable[[], Awaitable[None]], seconds: float) -> str | None:
+        """Why it cannot be used, by its first steps; None if they succeed within these seconds."""
+        async with self.draining():
+            with anyio.move_on_after(seconds):
+                try:
+                    await steps()
+                except AgentGone as error:
+                    return str(error)
+                except AgentRefused as error:
+                    login = error.code == AUTH_REQUIRED
+                    return f"it wants you to log in: run it once by hand ({error})" if login else str(error)
+                return None
+        return f"it did not answer within {seconds:g} s"
 
     async def initialize(self) -> None:
         """Agrees on the version. Raises `AgentRefused` or `AgentGone`."""
@@ -154,12 +232,11 @@ class Connection:
         spoken = found.get("protocolVersion")
         if spoken != VERSION:
             raise AgentRefused(f"it speaks version {spoken!r} of the Agent Client Protocol; Pursuit speaks {VERSION}")
-        self.info = _table(found.get("agentInfo"))
-        self.capabilities = _table(found.get("agentCapabilities"))
+        self.info = as_object(found.get("agentInfo"))
+        self.capabilities = as_object(found.get("agentCapabilities"))
 
     @property
     def loads(self) -> bool:
-        """Whether it can load a session of an earlier process."""
         return self.capabilities.get("loadSession") is True
 
     async def prompt(self, session_id: str, text: str, told: Told, *, answer: Answer, sign: Callable[[], None]) -> None:
@@ -172,9 +249,9 @@ class Connection:
             message = await self._receive()
             if message.get("method") == "session/update":
                 sign()
-                told.learn(_table(_table(message.get("params")).get("update")))
+                told.learn(as_object(as_object(message.get("params")).get("update")))
             elif message.get("method") == "session/request_permission":
-                question = told.question(_table(message.get("params")))
+                question = told.question(as_object(message.get("params")))
                 self._question = message
                 allowed = None if ended else await self._answered(question, answer)
                 sign()
@@ -196,19 +273,19 @@ class Connection:
         async with anyio.create_task_group() as tasks:
 
             async def watch() -> None:
-                await self.process.process.wait()
+                await self.process.wait()
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(watch)
             found.append(await answer(question))
             tasks.cancel_scope.cancel()
         if not found:
-            raise AgentGone(await self.process.why())
+            raise AgentGone(await self.why())
         return found[0]
 
     async def cancel(self, session_id: str) -> None:
         """Asks the agent to end its turn, and answers what it asked: some end no turn before that."""
-        await self._send({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session_id}})
+        await self._tell({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session_id}})
         if self._question is not None:
             await self._reply(self._question, _CANCELLED)
             self._question = None
@@ -234,24 +311,24 @@ class Connection:
 
     async def _ask(self, method: str, params: Table) -> int:
         self._next += 1
-        await self._send({"jsonrpc": "2.0", "id": self._next, "method": method, "params": params})
+        await self._tell({"jsonrpc": "2.0", "id": self._next, "method": method, "params": params})
         return self._next
 
     async def _decline(self, message: Table) -> None:
         """Refuses a request that a client with our capabilities never gets; notifications are passed over."""
         if "method" in message and "id" in message:
             error = {"code": METHOD_NOT_FOUND, "message": f"{message['method']} is not offered by this client"}
-            await self._send({"jsonrpc": "2.0", "id": message["id"], "error": error})
+            await self._tell({"jsonrpc": "2.0", "id": message["id"], "error": error})
 
     async def _reply(self, message: Table, result: Table) -> None:
-        await self._send({"jsonrpc": "2.0", "id": message.get("id"), "result": result})
+        await self._tell({"jsonrpc": "2.0", "id": message.get("id"), "result": result})
 
-    async def _send(self, message: Table) -> None:
-        await self.process.send(json.dumps(message).encode())
+    async def _tell(self, message: Table) -> None:
+        await self.send(json.dumps(message).encode())
 
     async def _receive(self) -> Table:
         while True:
-            line = await self.process.line()
+            line = await self.line()
             try:
                 found: Any = json.loads(line)
             except (ValueError, RecursionError):
@@ -267,10 +344,6 @@ def _answers(message: Table, request: int) -> bool:
     return message.get("id") == request and "method" not in message
 
 
-def _table(value: object) -> Table:
-    return cast("Table", value) if isinstance(value, Mapping) else {}
-
-
 def _amount(value: object) -> float | None:
     """A number that can be counted; what is none, or is negative, was not reported."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -279,21 +352,22 @@ def _amount(value: object) -> float | None:
 
 
 def _rows(value: object) -> list[Table]:
-    return [_table(one) for one in cast("list[Any]", value)] if isinstance(value, list) else []
+    return [as_object(one) for one in cast("list[Any]", value)] if isinstance(value, list) else []
 
 
 def _result(message: Table) -> Table:
     if "error" in message:
-        error = _table(message["error"])
+        error = as_object(message["error"])
         code = error.get("code")
         data = error.get("data")
         more = f" ({json.dumps(data)[:500]})" if data else ""
         raise AgentRefused(f"{error.get('message', 'an error')}{more}", code if isinstance(code, int) else 0)
-    return _table(message.get("result"))
+    return as_object(message.get("result"))
 
 
 def _described(call: Table) -> dict[str, Any]:
-    return {key: call[key] for key in ("kind", "title", "rawInput", "locations", "content") if call.get(key)}
+    keys = ("kind", "title", "status", "rawInput", "locations", "content")
+    return {key: call[key] for key in keys if call.get(key)}
 
 
 def _question(call: Table, options: object) -> Question:

@@ -1,27 +1,37 @@
-"""The kind `agent`: one iteration is one turn of a coding agent in its workspace."""
+"""The kind `agent`: one iteration is one turn of a coding agent in its workspace.
+
+A turn that is cut off (the agent died, a limit, the operator's stop) ends all of the agent's processes first; then the
+tree is kept or rolled back. Whatever it did is unknown, and it is never sent again.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
+import os
 import shutil
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import anyio
 
-from pursuit.core.events import CallSettled
+from pursuit.config.process_environment import CannotIsolate
+from pursuit.core.events import ISOLATION, CallSettled, WorkspaceChange
 from pursuit.core.mission import Mission, Proposal, ToolCall
 from pursuit.core.state import CallRecord, MissionState
 from pursuit.core.tools import CallFailed, Tool, Traits
-from pursuit.errors import InvalidArgument, UpstreamUnavailable
-from pursuit.proposers.agent.acp import Question
-from pursuit.proposers.agent.prompt import cannot_be_kept, not_asked, prompt_of
+from pursuit.errors import InvalidArgument, UpstreamUnavailable, advice
+from pursuit.processes.tree import AGENT_TAG, ProcessTable, Root
+from pursuit.proposers.agent.acp import Agent, AgentGone, AgentRefused, Answer, Question, Told
+from pursuit.proposers.agent.isolation import AgentIsolation, SignIn, must_isolate, not_isolated
+from pursuit.proposers.agent.network import AgentNetwork
 from pursuit.proposers.agent.settings import SERVER, TURN, AgentProposer
 from pursuit.proposers.agent.tool_server import ToolServer
-from pursuit.proposers.agent.turns import AgentTurns
-from pursuit.proposers.agent.workspace import AgentWorkspace, WorkspaceFailed
+from pursuit.proposers.agent.workspace import AgentWorkspace, TreeSnapshot, WorkspaceFailed
 from pursuit.proposers.contract import (
     Blocked,
     ChecksImpossible,
@@ -34,9 +44,22 @@ from pursuit.proposers.contract import (
     ProposerKind,
     Services,
 )
+from pursuit.proposers.model.conversation import first_message, standing
 
+CANCEL_SECONDS = 1.0
+"""How long an agent that is cut off may take to write down its session."""
+START_SECONDS = 60.0
+"""How long an agent may take to start, and to begin or load a session."""
+KILLED = 128
+"""A larger exit code is that of a process that a signal ended."""
+SHOWN = 4_000
+MOST_PRINTED = 6_000
+"""Characters of the output of one check in a prompt."""
+LONGEST_ERROR = 500
+MOST_FILES = 200
 READS = frozenset({"read", "search", "think"})
 WRITES = frozenset({"edit", "delete", "move"})
+TurnOutcome = Literal["ok", "failed", "unknown"]
 _DESCRIPTION = "One turn of the mission's coding agent in its workspace."
 _SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -46,20 +69,6 @@ _SCHEMA: Mapping[str, Any] = {
 }
 
 
-def turn_tool(settings: AgentProposer) -> Tool:
-    """A turn as a call of an internal server: neither read-only nor idempotent, so it is never repeated."""
-    return Tool(
-        server=SERVER,
-        name=TURN.partition(".")[2],
-        description=_DESCRIPTION,
-        input_schema=_SCHEMA,
-        traits=Traits(timeout=settings.turn_seconds),
-        definition={"name": "turn", "description": _DESCRIPTION, "inputSchema": _SCHEMA},
-        metrics=(),
-        allowed_because="the operator wrote the agent's command; what it asks is decided",
-    )
-
-
 def find_command(settings: AgentProposer) -> None:
     """Raises `UpstreamUnavailable` if the command of an agent is not installed."""
     if shutil.which(settings.argv[0]) is None:
@@ -67,31 +76,50 @@ def find_command(settings: AgentProposer) -> None:
 
 
 class AgentWork(Proposer):
-    """Proposes the turns of one run, and performs them."""
+    """The agent of one mission in this process: proposes its turns, and performs them in one session."""
 
     keeps_result = True
 
-    def __init__(
-        self, settings: AgentProposer, turns: AgentTurns, context: ProposerContext, server: ToolServer | None
-    ) -> None:
+    def __init__(self, settings: AgentProposer, mission_id: str, mission: Mission, place: DrivingPlace) -> None:
+        assert mission.workspace is not None  # noqa: S101 - a rule of missions
+        inherit = settings.inherit_env if isinstance(settings.inherit_env, bool) else tuple(settings.inherit_env)
+        self._around = replace(place.process_environment, inherit=inherit or place.process_environment.inherit)
         self._settings = settings
-        self._turns = turns
-        self._lessons = context.lessons
-        self._server = server
-        if server is not None:  # it gives the sessions of the agent the tools of the mission
-            turns.servers = server.described
-        self._proposed = False
+        self._tag = f"{AGENT_TAG}{mission_id}"
+        self._access = place.agents
+        self.workspace = AgentWorkspace(mission.workspace, mission_id, place.workspaces / mission_id)
+        self.lessons: Sequence[str] = ()
+        self.server: ToolServer | None = None
+        """Gives the sessions of the agent the tools of the mission."""
+        self.network: AgentNetwork | None = None
+        """Connects the sessions of the agent to the hosts that are allowed."""
+        self._session_file = self.workspace.folder / "session.json"
+        self._agent: Agent | None = None
+        self._session = ""
+        self._cost: float = 0.0
+        self._sign_in: SignIn | None = None
+        self._prepared = self._proposed = False
+        self._last_end: Performed | None = None
+
+    async def prepare(self) -> None:
+        """Makes the workspace, once. Raises `WorkspaceFailed`."""
+        if not self._prepared:
+            # `kill -9` of a process leaves the git that it ran: that would go on in the tree, and holds locks.
+            await self._end_leftovers()
+            self.workspace.tag = self._tag
+            await self.workspace.prepare()
+            self._prepared = True
 
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
         """The call of the turn, unless the operator must repair something first.
 
         That is an agent that could not be asked in this run, or a cap on what the agent does not report.
         """
-        why = not_asked(state) if self._proposed else None
-        if (why := why or cannot_be_kept(state, self._settings)) is not None:
+        why = _not_asked(state) if self._proposed else None
+        if (why := why or _cannot_be_kept(state, self._settings)) is not None:
             return Blocked(why)
         self._proposed = True
-        return Proposal(tool_calls=[ToolCall(tool_name=TURN, args={"prompt": prompt_of(state, self._lessons)})])
+        return Proposal(tool_calls=[ToolCall(tool_name=TURN, args={"prompt": _prompt_of(state, self.lessons)})])
 
     def continues(self, state: MissionState) -> bool:
         """A turn that a stop cut off costs no iteration."""
@@ -100,63 +128,99 @@ class AgentWork(Proposer):
 
     async def perform(self, call: CallRecord, services: Services) -> Performed:
         """A turn. What a turn that was cut off did is not known, whatever cut it off."""
-        ended: Performed | None = None
-        async with anyio.create_task_group() as tasks:
-            if self._server is not None:
-                self._server.turn = tasks
+        self._last_end = None
+        async with nullcontext() if self.server is None else self.server.turn():
             try:
-                ended = await self._turns.take(
-                    str(call.args["prompt"]), call.iteration, partial(self._answer, services)
-                )
+                self._last_end = await self._turn(str(call.args["prompt"]), call.iteration, services)
             except CallFailed as error:
-                ended = Performed(outcome=error.outcome, error=str(error))
-            finally:
-                if self._server is not None:
-                    self._server.turn = None
-            tasks.cancel_scope.cancel()
-        return ended or Performed(outcome="unknown")
+                self._last_end = Performed(outcome=error.outcome, error=str(error))
+        return self._last_end
+
+    async def _turn(self, prompt: str, iteration: int, services: Services) -> Performed:
+        """If it is cancelled, `_last_end` is its end. Raises `CallFailed` if the agent was not asked."""
+        try:
+            await self.prepare()
+            before = await self.workspace.before(iteration)
+        except WorkspaceFailed as error:
+            raise CallFailed(str(error), sent=False) from None
+        told = Told()
+        try:
+            outcome, error = await self._asked(prompt, told, partial(self._answer, services))
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                self._last_end = await self._cut_off(before, told, "the turn was cut off")
+            raise
+        end = Performed(outcome="unknown", error=error or "the turn was cut off")
+        with anyio.CancelScope(shield=True):  # the turn is over: what it changed is kept, whatever comes now
+            if outcome == "unknown":
+                end = await self._cut_off(before, told, end.error or "")
+            else:
+                end = await self._ended(outcome, error, before, told)
+        self._last_end = end
+        return end
 
     def interrupted(self) -> Performed | None:
-        """The end of the turn that was cancelled."""
-        return self._turns.last_end
+        return self._last_end
 
     async def recover(self, call: CallRecord) -> Performed | None:
         """Ends the processes of the turn, and keeps its changes or rolls them back."""
-        return await self._turns.recover(call.iteration)
+        why = "the process ended before the outcome was known; it was not sent again"
+        try:
+            await self.prepare()
+            before = await self.workspace.find(f"before/{call.iteration}")
+            if before is None:
+                return Performed(outcome="unknown", error=why)
+            return await self._cut_off(before, Told(), why)
+        except WorkspaceFailed as error:
+            return Performed(outcome="unknown", error=f"{why}; {error}")
 
     @asynccontextmanager
     async def before_checks(self, *, running: Callable[[], bool]) -> AsyncGenerator[Moved | None]:
         """Commands run in a throw-away worktree with the protected files of the start; the agent is stopped."""
-        turns = self._turns
+        workspace = self.workspace
         try:
-            await turns.prepare()
-            async with turns.stopped():
-                tree = await turns.workspace.open_checks(again=not running())
+            await self.prepare()
+            async with self._stopped():
+                tree = await workspace.open_checks(again=not running())
                 try:
-                    yield lambda cwd: turns.workspace.moved(cwd, tree)
+                    yield lambda cwd: workspace.moved(cwd, tree)
                 except BaseException:  # a check runs on, as a task: the agent may not go on before its end
                     with anyio.CancelScope(shield=True):
-                        await turns.aclose(at_once=True)
+                        await self.aclose(at_once=True)
                     raise
         except WorkspaceFailed as error:
             raise ChecksImpossible(str(error)) from None
         finally:
             if not running():
                 with anyio.CancelScope(shield=True):
-                    await turns.workspace.close_checks()
+                    await workspace.close_checks()
 
     async def completed(self, state: MissionState) -> Mapping[str, str]:
         """Leaves the result as a branch; a branch that cannot be made is a warning."""
         try:
-            await self._turns.prepare()
-            await self._turns.workspace.write_branch(state.mission.directive, again=not state.terminal)
+            await self.prepare()
+            await self.workspace.write_branch(state.mission.directive, again=not state.terminal)
         except WorkspaceFailed as error:
             return {f"the branch of the result was not made: {error}": "no_branch"}
         return {}
 
     def notes(self) -> Mapping[str, str]:
-        """The warnings of the workspace."""
-        return self._turns.workspace.notes
+        refused = () if self.network is None else self.network.refused
+        told = [f"the agent was refused {one}, which its network does not list" for one in refused]
+        return {**self.workspace.notes, self.isolated(): ISOLATION, **dict.fromkeys(told, "network")}
+
+    async def aclose(self, *, at_once: bool = False) -> None:
+        agent, self._agent = self._agent, None
+        if agent is not None:
+            await agent.aclose(at_once=at_once)
+        self._take_back()
+
+    def _take_back(self) -> None:
+        if self._sign_in is not None:
+            with suppress(OSError):  # the agent changes its files meanwhile
+                self._sign_in.take_back()
+
+    # What the agent asks.
 
     async def _answer(self, services: Services, question: Question) -> bool | None:
         """Whether the agent may; None if no person answered in time, so that the turn must end."""
@@ -184,52 +248,318 @@ class AgentWork(Proposer):
     def _is_inside(self, paths: object) -> bool:
         if not isinstance(paths, list) or not paths:
             return False
-        workspace = self._turns.workspace
-        tree = workspace.tree.resolve()
-        places = [(workspace.agent_folder / str(one)).resolve() for one in cast("list[object]", paths)]
+        tree = self.workspace.tree.resolve()
+        places = [(self.workspace.agent_folder / str(one)).resolve() for one in cast("list[object]", paths)]
         return all(place.is_relative_to(tree) and ".git" not in place.relative_to(tree).parts for place in places)
+
+    # The process and its session.
+
+    async def _asked(self, prompt: str, told: Told, answer: Answer) -> tuple[TurnOutcome, str | None]:
+        """Sends the prompt and waits for the end of the turn. Raises `CallFailed` if the agent was not asked."""
+        idle = anyio.CancelScope(deadline=math.inf)
+
+        def sign() -> None:
+            idle.deadline = anyio.current_time() + self._settings.turn_idle_seconds
+
+        async def held(question: Question) -> bool | None:
+            idle.deadline = math.inf  # the agent waits for us
+            return await answer(question)
+
+        ended: tuple[TurnOutcome, str | None] = ("ok", None)
+        headless = self._settings.headless is not None
+        agent = await (self._started() if headless else self._connected())
+        async with agent.draining():
+            with idle:
+                sign()
+                try:
+                    if headless:
+                        ended = await self._headless(agent, prompt, told, sign)
+                    else:
+                        await agent.prompt(self._session, prompt, told, answer=held, sign=sign)
+                except AgentGone as error:
+                    ended = ("unknown", f"the agent is gone: {error}")
+                except AgentRefused as error:
+                    ended = ("failed", f"the agent ended its turn with an error: {error}")
+            if idle.cancelled_caught:
+                silence = f"{self._settings.turn_idle_seconds:g} s (turn_idle_seconds)"
+                ended = ("unknown", f"the agent gave no sign of life for {silence}")
+        return ended
+
+    async def _headless(
+        self, agent: Agent, prompt: str, told: Told, sign: Callable[[], None]
+    ) -> tuple[TurnOutcome, str | None]:
+        """A command that gets the prompt on its standard input: its end is the end of the turn."""
+        try:
+            await agent.send(prompt.encode())
+            await agent.end_input()
+            while True:
+                told.learn_line(await agent.line())
+                sign()
+        except AgentGone as error:
+            code, why = agent.process.returncode, str(error)
+        await self.aclose(at_once=True)
+        self._cost = 0.0  # each process counts for itself
+        if code is None or code > KILLED:
+            return "unknown", f"the agent is gone: {why}"
+        return ("ok", None) if code == 0 else ("failed", f"the agent failed: {why}")
+
+    async def _started(self) -> Agent:
+        words, folder, program = self._settings.argv, self.workspace.agent_folder, self._settings.argv[0]
+        try:
+            if why := must_isolate(self._access):
+                raise CannotIsolate(why)
+            environment = self._around.environment(os.environ)
+            if (isolation := self._isolation(environment)) is not None:
+                further = [one.folder for one in (self.server, self.network) if one is not None]
+                isolated = words if self.network is None else self.network.words(words)
+                words = isolation.words(isolated, folder, [*isolation.read(words), *further])
+                environment = isolation.inside()
+                self._sign_in = SignIn(program, isolation.places.home)
+                self._sign_in.give()
+        except (OSError, ValueError) as error:
+            raise CallFailed(f"the agent {program!r} cannot be started: {error}", sent=False) from None
+        self._agent = await Agent.begin(words, folder, environment, tag=self._tag, program=program)
+        return self._agent
+
+    def _isolation(self, environment: Mapping[str, str]) -> AgentIsolation | None:
+        """What the agent can write, read and reach; None if nothing limits it."""
+        if not_isolated(self._access):
+            return None
+        return AgentIsolation(settings=self._access, places=self.workspace.places(), environment=environment)
+
+    def isolated(self) -> str:
+        """The same for a person."""
+        if (why := not_isolated(self._access)) or must_isolate(self._access):
+            return why
+        isolation = self._isolation(self._around.inherited(os.environ))
+        return "" if isolation is None else isolation.told(self._settings.argv)
+
+    async def _connected(self) -> Agent:
+        """The agent with its session, started if it does not run. Raises `CallFailed`."""
+        if self._agent is not None and self._agent.process.returncode is not None:
+            await self.aclose()  # it left between two turns: nothing was sent to it, so it is started again
+        if self._agent is not None:
+            return self._agent
+        agent, problem = await self._started(), "it was not asked"
+        try:
+            problem = await agent.problem(partial(self._begin_session, agent), START_SECONDS)
+        finally:
+            if problem is not None:
+                await self.aclose(at_once=True)
+        if problem is not None:
+            raise CallFailed(f"the agent {self._settings.argv[0]!r} cannot be used: {problem}", sent=False)
+        return agent
+
+    async def _begin_session(self, agent: Agent) -> None:
+        await agent.initialize()
+        servers = [] if self.server is None else [self.server.described]
+        asked, self._cost = {"cwd": str(self.workspace.agent_folder), "mcpServers": servers}, 0.0
+        known, cost = self._remembered()
+        if known and agent.loads:
+            with suppress(AgentRefused):  # it may have forgotten the session
+                await agent.request("session/load", {"sessionId": known, **asked})  # it repeats its history
+                self._session, self._cost = known, cost
+                return
+        self._session = str((await agent.request("session/new", asked)).get("sessionId", ""))
+        self._remember(self._session)
+
+    def _remembered(self) -> tuple[str, float]:
+        """The session of an earlier process, and what it had cost; empty if there is none."""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            known = json.loads(self._session_file.read_text(encoding="utf-8"))
+            if known["argv"] == self._settings.argv:
+                return str(known["session_id"]), float(known["cost"])
+        return "", 0.0
+
+    def _remember(self, session_id: str) -> None:
+        body = json.dumps({"session_id": session_id, "argv": self._settings.argv, "cost": self._cost})
+        self._session_file.write_text(body, encoding="utf-8")
+
+    @asynccontextmanager
+    async def _stopped(self) -> AsyncGenerator[None]:
+        """Stops the agent's processes during the block, so that they change nothing that is being checked."""
+        if self._agent is None:
+            yield
+            return
+        async with ProcessTable().stopped(Root(tag=self._tag, subreaper=self._agent.identity)):
+            yield
+
+    async def _end_leftovers(self) -> None:
+        """Ends what carries the tag of this mission's agent: its subreaper may have been killed."""
+        await ProcessTable().end(Root(tag=self._tag), CANCEL_SECONDS)
+
+    # The end of a turn.
+
+    async def _cut_off(self, before: TreeSnapshot, told: Told, why: str) -> Performed:
+        """Ends the agent with all its processes, then looks at what it left."""
+        if self._agent is not None and self._settings.headless is None:
+            with suppress(AgentGone):
+                with anyio.move_on_after(CANCEL_SECONDS):
+                    await self._agent.cancel(self._session)
+                    await self._agent.settle(CANCEL_SECONDS)
+        await self.aclose(at_once=True)
+        await self._end_leftovers()
+        return await self._ended("unknown", why, before, told, rollback=self._settings.on_cut == "rollback")
+
+    async def _ended(
+        self,
+        outcome: TurnOutcome,
+        error: str | None,
+        before: TreeSnapshot,
+        told: Told,
+        *,
+        rollback: bool = False,
+    ) -> Performed:
+        """The end of a turn, with the diff that we compute."""
+        self._take_back()
+        try:
+            after = await self.workspace.snapshot("after a turn")
+            changes = await self.workspace.changes(before, after)
+            if rollback:
+                await self.workspace.rollback(before)
+                self._remember("")
+                after = before
+        except WorkspaceFailed as failed:
+            return Performed(outcome="unknown", error="; ".join(filter(None, (error, f"no snapshot: {failed}"))))
+        digest = hashlib.sha256(changes.diff).hexdigest() if changes.diff else None
+        change = WorkspaceChange(
+            before=before.tree,
+            after=after.tree,
+            files=len(changes.files),
+            protected=list(changes.protected)[:MOST_FILES] if not rollback else [],
+            diff=digest,
+        )
+        said: dict[str, Any] = {
+            "stop_reason": told.stop_reason or None,
+            "text": told.text[-SHOWN:],
+            "tool_calls": told.shown_calls(),
+            "files": list(changes.files)[:MOST_FILES],
+            "diff_bytes": changes.size,
+        }
+        said |= {"protected": change.protected} if change.protected else {}
+        said |= {"rolled_back": True} if rollback else {}
+        blobs = {} if digest is None else {digest: changes.diff}
+        return Performed(outcome=outcome, error=error, said=said, used=self._used(told), change=change, blobs=blobs)
+
+    def _used(self, told: Told) -> dict[str, float]:
+        used: dict[str, float] = {}
+        if told.tokens is not None:
+            used["max_tokens"] = float(told.tokens)
+        if told.session_cost is not None:
+            used["max_cost_usd"] = round(max(0.0, told.session_cost - self._cost), 9)
+            self._cost = told.session_cost
+            if self._session:
+                self._remember(self._session)
+        return used
+
+
+# The prompt says all of it each time: a session that could not be loaded again knows nothing.
+
+
+def _turn_of(state: MissionState) -> CallRecord | None:
+    """The last turn: that of the open iteration was cut off."""
+    iteration = state.open or state.last
+    calls = () if iteration is None else reversed(iteration.calls.values())
+    return next((call for call in calls if call.tool == TURN), None)
+
+
+def _not_asked(state: MissionState) -> str | None:
+    """Why the agent was not asked in the last turn: it cannot be started, or it wants a login."""
+    turn = _turn_of(state)
+    return turn.error if turn is not None and turn.outcome == "failed" and turn.change is None else None
+
+
+def _cannot_be_kept(state: MissionState, settings: AgentProposer) -> str | None:
+    """The cap on what the agent does not report, with the ways on."""
+    unknown = {"max_cost_usd": state.unpriced, "max_tokens": state.uncounted}
+    caps = [name for name, is_unknown in unknown.items() if is_unknown and state.cap(name) is not None]
+    if not caps or settings.allow_unknown_cost:
+        return None
+    lift = " and ".join(advice("pursuit extend {} {} -1", "ID", f"--{name.replace('_', '-')}") for name in caps)
+    return (
+        f"the agent does not report what its turns use, so {' and '.join(caps)} cannot be kept; lift the cap with "
+        f"`{lift}`, or start again with allow_unknown_cost = true under [proposer]"
+    )
+
+
+def _prompt_of(state: MissionState, lessons: Sequence[str] = ()) -> str:
+    """The first message and the standing that a language model gets, too, and what is about the agent's turns alone."""
+    workspace = state.mission.workspace
+    parts = [first_message(state, lessons=lessons)]
+    if workspace is not None and workspace.protect:
+        globs = ", ".join(workspace.protect)
+        parts.append(f"Protected files: {globs}. Changes to them never count: the checks run with the originals.")
+    words = [f"The operator says: {word}" for word in state.words]
+    parts.append("\n".join([*_last_turn(state), *standing(state, printed=MOST_PRINTED), *words]))
+    parts.append("Work in the current folder. End your turn when you are done: then the runtime checks the criteria.")
+    return "\n\n".join(parts)
+
+
+def _last_turn(state: MissionState) -> list[str]:
+    turn = _turn_of(state)
+    if turn is None:
+        return []
+    rows: list[str] = []
+    said: dict[str, Any] = cast("dict[str, Any]", turn.result or {}).get("structuredContent") or {}
+    if turn.outcome == "unknown":
+        kept = "Its changes were rolled back." if said.get("rolled_back") else "The files are as it left them."
+        rows.append(f"Your last turn was cut off ({(turn.error or '')[:LONGEST_ERROR]}). {kept}")
+    elif turn.error is not None:
+        rows.append(f"Your last turn failed: {turn.error[:LONGEST_ERROR]}")
+    if turn.change is not None and turn.change.protected:
+        rows.append(f"You changed protected files, and that does not count: {', '.join(turn.change.protected[:20])}.")
+    if turn.change is not None and turn.change.before == turn.change.after:
+        rows.append("Your last turn changed no file.")
+    return rows
 
 
 class AgentKind(ProposerKind[AgentProposer]):
-    """The kind `agent`."""
-
     settings = AgentProposer
 
     def tools(self, settings: AgentProposer) -> Sequence[Tool]:
-        """Its turn."""
-        return [turn_tool(settings)]
+        """A turn as a call of an internal server: neither read-only nor idempotent, so it is never repeated."""
+        name = TURN.partition(".")[2]
+        turn = Tool(
+            server=SERVER,
+            name=name,
+            description=_DESCRIPTION,
+            input_schema=_SCHEMA,
+            traits=Traits(timeout=settings.turn_seconds),
+            definition={"name": name, "description": _DESCRIPTION, "inputSchema": _SCHEMA},
+            metrics=(),
+            allowed_because="the operator wrote the agent's command; what it asks is decided",
+        )
+        return [turn]
 
     async def ready(
         self, settings: AgentProposer, mission_id: str, mission: Mission, place: DrivingPlace
     ) -> Mapping[str, str]:
-        """The agent is installed, and its workspace is made."""
         find_command(settings)
-        turns = _turns_of(settings, mission_id, mission, place)
+        if why := must_isolate(place.agents):
+            raise InvalidArgument(why, session_id=mission_id, field="proposer")
+        work = AgentWork(settings, mission_id, mission, place)
         try:
-            await turns.prepare()
+            await work.prepare()
         except WorkspaceFailed as error:
             raise InvalidArgument(str(error), session_id=mission_id, field="workspace.path") from None
-        return turns.workspace.notes
+        return work.notes()
 
     @asynccontextmanager
     async def open(self, settings: AgentProposer, context: ProposerContext) -> AsyncGenerator[Proposer]:
-        """The agent, with the tools of the mission for as long as the run."""
-        turns = _turns_of(settings, context.mission_id, context.mission, context.place)
-        if not turns.workspace.settings.in_place:
+        work = AgentWork(settings, context.mission_id, context.mission, context.place)
+        work.lessons = context.lessons
+        if not work.workspace.settings.in_place:
             settled = [event for _, event in await context.past(0) if isinstance(event, CallSettled)]
-            turns.workspace.known_start = next((one.change.before for one in settled if one.change is not None), "")
+            work.workspace.known_start = next((one.change.before for one in settled if one.change is not None), "")
         try:
-            if context.services is None:
-                yield AgentWork(settings, turns, context, None)
-                return
-            async with ToolServer.serving(context.services, settings.permission_seconds) as server:
-                yield AgentWork(settings, turns, context, server)
+            async with AsyncExitStack() as stack:
+                if context.place.agents.network is not None and not not_isolated(context.place.agents):
+                    serving = AgentNetwork.serving(context.place.agents.network or ())
+                    work.network = await stack.enter_async_context(serving)
+                services = context.services
+                if services is not None and (tools := services.offered()):
+                    serving = ToolServer.serving(tools, services, settings.permission_seconds)
+                    work.server = await stack.enter_async_context(serving)
+                yield work
         finally:
-            await turns.aclose()
-
-
-def _turns_of(settings: AgentProposer, mission_id: str, mission: Mission, place: DrivingPlace) -> AgentTurns:
-    assert mission.workspace is not None  # noqa: S101 - a rule of missions
-    inherit = settings.inherit_env if isinstance(settings.inherit_env, bool) else tuple(settings.inherit_env)
-    around = replace(place.surroundings, inherit=inherit or place.surroundings.inherit)
-    return AgentTurns(settings, AgentWorkspace(mission.workspace, mission_id, place.workspaces / mission_id), around)
+            await work.aclose()

@@ -5,20 +5,18 @@ What each of them can do is what it says itself. Nothing else depends on which a
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
 
 import anyio
 import msgspec
 
-from pursuit.config.surroundings import USUAL_SURROUNDINGS
-from pursuit.core.tools import CallFailed
-from pursuit.proposers.agent.acp import AgentRefused, Connection
-from pursuit.proposers.agent.process import AgentGone
-from pursuit.proposers.agent.turns import explained, start_agent
+from pursuit.config.process_environment import USUAL_ENVIRONMENT
+from pursuit.core.tools import CallFailed, as_object
+from pursuit.proposers.agent.acp import Agent
 
 PROBE_SECONDS = 20.0
 KNOWN: tuple[tuple[str, ...], ...] = (
@@ -33,7 +31,6 @@ KNOWN: tuple[tuple[str, ...], ...] = (
 
 
 def known_commands() -> list[str]:
-    """The commands that are looked for."""
     return [words[0] for words in KNOWN]
 
 
@@ -49,7 +46,6 @@ class FoundAgent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def configuration(self) -> str:
-        """The line for the mission file."""
         words = ", ".join(f'"{word}"' for word in self.command)
         return f'proposer = {{ kind = "agent", command = [{words}] }}'
 
@@ -72,29 +68,21 @@ async def probe(words: Sequence[str]) -> FoundAgent:
     """Starts an agent in an empty folder, asks what it can do, and ends it with all that it started."""
     with tempfile.TemporaryDirectory(prefix="pursuit-") as folder:
         try:
-            process = await start_agent(words, Path(folder), USUAL_SURROUNDINGS, tag=f"probe-{Path(folder).name}")
+            tag = f"probe-{Path(folder).name}"
+            agent = await Agent.begin(words, Path(folder), USUAL_ENVIRONMENT.environment(os.environ), tag=tag)
         except CallFailed as error:
             return FoundAgent(command=list(words), problem=str(error))
-        connection, problem = Connection(process), None
         try:
-            async with process.draining():
-                with anyio.move_on_after(PROBE_SECONDS) as patience:
-                    try:
-                        await connection.initialize()
-                    except (AgentGone, AgentRefused) as error:
-                        problem = explained(error)
+            problem = await agent.problem(agent.initialize, PROBE_SECONDS)
         finally:
-            await process.aclose(at_once=True)
-        if patience.cancelled_caught:
-            problem = f"it did not answer within {PROBE_SECONDS:g} s"
+            await agent.aclose(at_once=True)
         if problem is not None:
             return FoundAgent(command=list(words), problem=problem)
-        able: Any = connection.capabilities.get("mcpCapabilities")
-        kinds: Mapping[str, Any] = cast("Mapping[str, Any]", able) if isinstance(able, Mapping) else {}
+        kinds = as_object(agent.capabilities.get("mcpCapabilities"))
         return FoundAgent(
             command=list(words),
-            name=str(connection.info.get("title") or connection.info.get("name") or words[0])[:200],
-            version=str(connection.info.get("version", ""))[:100],
-            loads_sessions=connection.loads,
+            name=str(agent.info.get("title") or agent.info.get("name") or words[0])[:200],
+            version=str(agent.info.get("version", ""))[:100],
+            loads_sessions=agent.loads,
             mcp=["stdio", *(kind for kind in ("http", "sse") if kinds.get(kind) is True)],
         )

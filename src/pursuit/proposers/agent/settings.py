@@ -50,7 +50,6 @@ class AgentProposer(ProposerSettings):
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
-        """One way to talk to it; without permissions it runs unattended."""
         if (given.get("command") is None) == (given.get("headless") is None):
             yield Broken("needs exactly one of command and headless")
         if given.get("headless") is not None and not given.get("unattended"):
@@ -59,24 +58,19 @@ class AgentProposer(ProposerSettings):
 
     @property
     def argv(self) -> list[str]:
-        """The words that start it."""
         return self.command or self.headless or []
 
     @property
     def label(self) -> str:
-        """Its name."""
         return self.name or " ".join(self.argv)[:100]
 
     def facts(self) -> ProposerFacts:
-        """Its turn is a tool of its own."""
         return ProposerFacts(tools=(TURN,))
 
     def starts(self) -> Iterable[StartedProcess]:
-        """Its command."""
         yield self.started("agent")
 
     def started(self, name: str) -> StartedProcess:
-        """Its command with what it may do."""
         return StartedProcess(
             name, self.argv, {"inherit": self.inherit_env, "unattended": self.command and self.unattended}
         )

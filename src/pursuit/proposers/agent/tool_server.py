@@ -8,10 +8,11 @@ runs: the end of the turn cancels them.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self, cast
@@ -21,7 +22,7 @@ import msgspec
 from anyio.abc import SocketStream, TaskGroup
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from pursuit.core.tools import Tool
+from pursuit.core.tools import Tool, as_object
 from pursuit.proposers.contract import Services
 
 BRIDGE = Path(__file__).with_name("mcp_bridge.py")
@@ -33,37 +34,45 @@ Table = Mapping[str, Any]
 
 
 class ToolServer:
-    """Serves tools over a Unix socket; `turn` has the tasks of the turn that runs now."""
+    """Serves tools over a Unix socket."""
 
     def __init__(self, tools: Mapping[str, Tool], services: Services, seconds: float, path: Path) -> None:
-        self._tools = tools
+        self._tools = {name.replace(".", "__"): tool for name, tool in tools.items()}
         self._services = services
         self._seconds = seconds
-        self._path = path
-        self.turn: TaskGroup | None = None
+        self._turn: TaskGroup | None = None
+        self.folder = path.parent
+        """What the agent must read: the socket, and the bridge to it."""
+        python = os.path.realpath(sys.executable)  # an isolated agent does not see our virtual environment
+        words = {"command": python, "args": ["-I", "-S", str(self.folder / BRIDGE.name), str(path)]}
+        self.described: Table = {"name": "pursuit", **words, "env": []}
+        """The server as a session of the agent is told to start it."""
 
     @classmethod
     @asynccontextmanager
-    async def serving(cls, services: Services, seconds: float) -> AsyncGenerator[Self | None]:
-        """Serves for as long as the block; None if there are no tools. Questions are held for these seconds."""
-        tools = {name.replace(".", "__"): tool for name, tool in services.offered().items()}
-        if not tools:
-            yield None
-            return
+    async def serving(cls, tools: Mapping[str, Tool], services: Services, seconds: float) -> AsyncGenerator[Self]:
+        """Serves for as long as the block. Questions are held for these seconds."""
         folder = Path(tempfile.mkdtemp(prefix="pursuit-"))  # private, and short: the path of a socket has 107 bytes
+        shutil.copy(BRIDGE, folder)
         server = cls(tools, services, seconds, folder / "mcp")
         try:
-            async with anyio.create_task_group() as tasks, await anyio.create_unix_listener(server._path) as listener:
+            async with anyio.create_task_group() as tasks, await anyio.create_unix_listener(folder / "mcp") as listener:
                 tasks.start_soon(listener.serve, server._serve)
                 yield server
                 tasks.cancel_scope.cancel()
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def described(self) -> Sequence[Table]:
-        """The server as a session of the agent is told to start it."""
-        words = {"command": sys.executable, "args": ["-I", "-S", str(BRIDGE), str(self._path)]}
-        return [{"name": "pursuit", **words, "env": []}]
+    @asynccontextmanager
+    async def turn(self) -> AsyncGenerator[None]:
+        """Calls are made during the block, and its end cancels them."""
+        async with anyio.create_task_group() as tasks:
+            self._turn = tasks
+            try:
+                yield
+            finally:
+                self._turn = None
+                tasks.cancel_scope.cancel()
 
     async def _serve(self, stream: SocketStream) -> None:
         """One connection: requests are answered one after the other."""
@@ -80,7 +89,7 @@ class ToolServer:
                 if not isinstance(message, dict) or "method" not in message or "id" not in message:
                     continue
                 request = cast("dict[str, Any]", message)
-                answer = await self._answer(str(request["method"]), _table(request.get("params")))
+                answer = await self._answer(str(request["method"]), as_object(request.get("params")))
                 body = {"jsonrpc": "2.0", "id": request["id"], **answer}
                 try:
                     await stream.send(msgspec.json.encode(body) + b"\n")
@@ -106,13 +115,13 @@ class ToolServer:
                 tool = self._tools.get(str(params.get("name")))
                 if tool is None:
                     return {"result": _failed(f"there is no tool {params.get('name')!r}")}
-                return {"result": await self._called(tool, dict(_table(params.get("arguments"))))}
+                return {"result": await self._called(tool, dict(as_object(params.get("arguments"))))}
             case _:
                 return {"error": {"code": NO_METHOD, "message": f"{method} is not offered"}}
 
     async def _called(self, tool: Tool, arguments: dict[str, Any]) -> Table:
         """Makes the call inside of the turn that runs now, which may cancel it."""
-        turn, done, found = self.turn, anyio.Event(), list[Table]()
+        turn, done, found = self._turn, anyio.Event(), list[Table]()
         if turn is None:
             return _failed("no turn is running now")
 
@@ -129,7 +138,3 @@ class ToolServer:
 
 def _failed(text: str) -> Table:
     return {"content": [{"type": "text", "text": text}], "isError": True}
-
-
-def _table(value: object) -> Table:
-    return cast("Table", value) if isinstance(value, Mapping) else {}

@@ -27,6 +27,7 @@ import anyio.to_thread
 from pursuit.core.mission import Workspace as Settings
 from pursuit.errors import InvalidArgument
 from pursuit.processes.subreaper import TAG
+from pursuit.proposers.agent.isolation import AgentPlaces, linked
 
 LONGEST_DIFF = 4 * 1024 * 1024
 """Bytes of a diff that are stored; git has all of it."""
@@ -44,7 +45,6 @@ _CONFIG = (
 _ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding !diff -merge\n"
 _OWN_CONFIG = "[core]\nrepositoryFormatVersion = 1\nbare = true\nprecomposeUnicode\n[extensions]\nobjectFormat = {}\n"
 _SUBMODULE = b"160000"
-_OWN_REFS = ("refs/pursuit/", "refs/heads/pursuit/")
 By = Literal["mission", "user", "cwd"]
 _WHO = {
     "GIT_AUTHOR_NAME": "Pursuit",
@@ -61,8 +61,6 @@ class WorkspaceFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeSnapshot:
-    """A commit of ours, and its tree."""
-
     commit: str
     tree: str
 
@@ -109,7 +107,6 @@ class AgentWorkspace:
 
     @property
     def tree(self) -> Path:
-        """Where the agent works."""
         return self.top if self.settings.in_place else self.folder / "tree"
 
     @property
@@ -119,7 +116,6 @@ class AgentWorkspace:
 
     @property
     def branch(self) -> str:
-        """The branch that a completed mission leaves."""
         return f"pursuit/{self.mission_id}"
 
     def ref(self, name: str) -> str:
@@ -159,8 +155,24 @@ class AgentWorkspace:
             await self._add_agent_tree((await self.find("last")) or self.start)
         self._link(self.tree)
 
+    def places(self) -> AgentPlaces:
+        """What the agent of the mission can change and read."""
+        (home := self.folder / "home").mkdir(mode=0o700, exist_ok=True)
+        read = [one for name in self.settings.link for one in linked(self.top / name)]
+        locked = [self.git_dir] if self.settings.in_place and self.git_dir.is_relative_to(self.tree) else []
+        return AgentPlaces(tree=self.tree, home=home, read=[*read, *self._alternates()], locked=locked)
+
+    def _alternates(self) -> list[Path]:
+        """Where the objects of the user's repository lie, with those that it borrows itself."""
+        found = [self._objects]
+        for place in found:
+            with suppress(OSError, UnicodeDecodeError):  # it borrows none
+                lines = (place / "info" / "alternates").read_text(encoding="utf-8").splitlines()
+                more = [(place / line).resolve() for line in lines if line and not line.startswith("#")]
+                found += [one for one in more if one not in found]
+        return found
+
     async def find(self, name: str) -> TreeSnapshot | None:
-        """The snapshot of that name."""
         with suppress(WorkspaceFailed):
             commit, tree = (await self._git("rev-parse", self.ref(name), f"{self.ref(name)}^{{tree}}")).decode().split()
             return TreeSnapshot(commit=commit, tree=tree)
@@ -176,7 +188,6 @@ class AgentWorkspace:
         return found
 
     async def snapshot(self, message: str) -> TreeSnapshot:
-        """A snapshot of the tree as it is."""
         tree = await self._write_tree(self.tree)
         parent = self._newest or await self.find("last") or self.start
         commit = await self._commit(tree, parent.commit, f"Pursuit {self.mission_id}: {message}")
@@ -232,7 +243,6 @@ class AgentWorkspace:
         return place
 
     async def close_checks(self) -> None:
-        """Removes the worktree of the checks."""
         await _removed(self.folder / "check")
 
     def moved(self, cwd: str | None, place: Path) -> str:
@@ -295,29 +305,6 @@ class AgentWorkspace:
         await self._git("update-ref", "--stdin", given=await self._git(*words, by="user"), by="user")
         await _removed(self.folder)
 
-    async def surrounding(self) -> dict[str, str]:
-        """What an agent can change besides its worktree: refs and settings by name; `""` is the user's own tree."""
-        said = await self._git("for-each-ref", "--format=%(refname) %(objectname)", by="user")
-        rows = [line.partition(" ") for line in said.decode(errors="replace").splitlines()]
-        found = {name: value for name, _, value in rows if not name.startswith(_OWN_REFS)}
-        for path in (self.git_dir / "HEAD", self._objects.with_name("config")):
-            with suppress(OSError):
-                found[path.name] = (await anyio.to_thread.run_sync(path.read_bytes)).hex()
-        with suppress(WorkspaceFailed):  # a file that vanishes meanwhile
-            found[""] = self.start.tree if self.settings.in_place else await self._write_tree(self.top)
-        return found
-
-    async def note_changes(self, turn: int, before: Mapping[str, str]) -> None:
-        """Notes what of the user's own has changed since; who did that is not known."""
-        now = await self.surrounding()
-        names = sorted(name for name in {*before, *now} if name and before.get(name) != now.get(name))
-        if "" in before and "" in now:
-            names += await self._names_between(before[""], now[""])
-        if names:
-            more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-            where = f"changed while the agent worked (turn {turn}), in {self.top}: "
-            self.notes[f"{where}{', '.join(names[:MOST_NAMES])}{more}"] = "changed"
-
     # Inside.
 
     def _inside(self, path: Path) -> Path | None:
@@ -331,6 +318,11 @@ class AgentWorkspace:
             head = (await self._git("rev-parse", "--verify", "HEAD^{commit}", by="user")).decode().strip()
         except WorkspaceFailed:
             raise WorkspaceFailed(f"{self.top} has no commit yet; make the first one, then run again") from None
+        promised = b""
+        with suppress(WorkspaceFailed):  # not set
+            promised = await self._git("config", "--get-regexp", r"^remote\..*\.promisor$", by="user")
+        if promised:
+            raise WorkspaceFailed(f"{self.top} is a partial clone; `git fetch --refetch --no-filter` makes it whole")
         await self._make_private()
         # The names in the user's index: a file that is tracked counts, even if a pattern ignores it.
         tracked = await self._git("ls-files", "--stage", "-z", by="user")
@@ -405,8 +397,7 @@ class AgentWorkspace:
         ignored = {os.fsdecode(name).rstrip("/") for name in said.split(b"\0")}
         own = self._own_names() if work_tree == self.top else []
         embedded = await anyio.to_thread.run_sync(_repositories_in, work_tree, ignored.union(own))
-        if work_tree == self.tree or not self.start.commit:
-            self._note_uncounted(work_tree, embedded, refused or ())
+        self._note_uncounted(work_tree, embedded, refused or ())
         # What is linked is the user's, and our own folder may lie in the repository.
         left_out = [*(name.rstrip("/") for name in self.settings.link), *own, *embedded, *self._submodules]
         left_out += refused or ()
@@ -459,10 +450,23 @@ class AgentWorkspace:
         return rows
 
     async def _add_agent_tree(self, snapshot: TreeSnapshot) -> None:
-        """Makes the worktree of the agent: git in it is the user's, at the commit of the start."""
+        """Makes the worktree of the agent, with a git directory that borrows the user's objects and no settings."""
         await self._remove_agent_tree()
-        words = ("worktree", "add", "--quiet", "--force", "--detach", "--no-checkout", str(self.tree))
-        await self._git(*words, self.ref("start"), by="user")
+        place = self.tree / ".git"
+        words = ("init", "--quiet", "--template=", f"--object-format={self._form}", str(self.tree))
+        await self._git(*words, cwd=self.folder, by="cwd")
+        head = (await self._git("rev-parse", f"{self.start.commit}^")).decode()
+        (place / "HEAD").write_text(head, encoding="utf-8")
+        (place / "objects" / "info").mkdir(parents=True, exist_ok=True)
+        (place / "objects" / "info" / "alternates").write_text(f"{self._objects}\n", encoding="utf-8")
+        (place / "info").mkdir(exist_ok=True)
+        shutil.copy(self.private / "info" / "exclude", place / "info" / "exclude")
+        with suppress(FileNotFoundError):  # the history is whole
+            shutil.copy(self._objects.with_name("shallow"), place / "shallow")
+        for name in ("user.name", "user.email"):
+            with suppress(WorkspaceFailed):  # not set
+                value = (await self._git("config", "--get", name, by="user")).decode().rstrip("\n")
+                await self._git("config", "--file", str(place / "config"), name, value)
         await self._git("read-tree", "HEAD", cwd=self.tree, by="cwd")
         self._index(self.tree).unlink(missing_ok=True)
         await self._check_out(snapshot)
@@ -474,7 +478,7 @@ class AgentWorkspace:
     async def _remove_agent_tree(self) -> None:
         """Removes one worktree of ours; `prune` would also forget those of the user on a disk that is not there now."""
         await _removed(self.tree)
-        with suppress(WorkspaceFailed):  # there is none
+        with suppress(WorkspaceFailed):  # an earlier release made it a worktree of the user's repository
             await self._git("worktree", "remove", "--force", "--force", str(self.tree), by="user")
 
     def _link(self, place: Path) -> None:
@@ -519,7 +523,6 @@ class AgentWorkspace:
 
 
 def _repositories_in(top: Path, ignored: Container[str]) -> list[str]:
-    """The folders below with a `.git`, outside of what is ignored."""
     found: list[str] = []
     for place, folders, files in os.walk(top):
         inside = Path(place).relative_to(top)

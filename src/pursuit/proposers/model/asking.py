@@ -1,28 +1,34 @@
-"""The proposer that holds a conversation with a language model, a provider's or the client's.
+"""The kinds `model` and `sampling`: a proposer that holds a conversation with a language model.
 
-It turns the state into the next request and the answer into calls. The model is handed in, already recorded. A
-conversation that grows too long for the model's window is cut: large old results go first, then old exchanges, for
-which the model writes a summary.
+The model is a provider's or the client's. The proposer turns the state into the next request and the answer
+into calls. A conversation that grows too long for the model's window is cut: first large old results, then old
+exchanges, for which the model writes a summary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pursuit.core.budgets import bytes_of, estimate, expected
 from pursuit.core.evaluate import check_is_due, observations_met
 from pursuit.core.events import ConversationCompacted, ModelAnswer, WantedCall
+from pursuit.core.mission import Mission
 from pursuit.core.patterns import checked_script
 from pursuit.core.state import Exchange, MissionState
 from pursuit.core.tools import OWN_TOOLS
+from pursuit.errors import ExtraMissing, Fault, ModelUnavailable, advice
 from pursuit.proposers.contract import (
     AnswerCall,
     Blocked,
+    DrivingPlace,
     Failed,
+    MissionAdmission,
     ModelAsker,
     Proposed,
+    Proposer,
     ProposerContext,
+    SimpleKind,
     Turn,
     Waiting,
 )
@@ -30,10 +36,13 @@ from pursuit.proposers.language import (
     CHARACTERS,
     LONGEST_DESCRIPTION,
     MEDIA_BYTES,
+    OWN_SETTINGS,
     LanguageModel,
     ModelRequest,
+    Models,
     NoAnswer,
     NoAnswerYet,
+    NoSampler,
     OfferedTool,
     OutOfBudget,
     Rejected,
@@ -46,19 +55,19 @@ from pursuit.proposers.language import (
 from pursuit.proposers.model.conversation import (
     SUMMARISE,
     WINDOW,
-    Prefixes,
     Transcript,
+    before_conversation,
     changes,
     first_message,
     system_text,
     wanted_id,
 )
-from pursuit.proposers.model.settings import AskedProposer, ModelProposer
+from pursuit.proposers.model.settings import AskedProposer, ModelProposer, SamplingProposer
 
 NOTHING = "do_nothing"
 SCRIPT = "run_script"
 MOST_CALLS = 256
-LONGEST_RATIONALE = 8_192
+MAX_RATIONALE = 8_192
 
 _DO_NOTHING = OfferedTool(
     name=NOTHING,
@@ -73,36 +82,30 @@ _RUN_SCRIPT = OfferedTool(
 
 
 class AskModel(ModelAsker):
-    """Asks a language model for its next calls; what is wrong with one of them is that call's result."""
-
-    def __init__(
-        self,
-        settings: AskedProposer,
-        models: Sequence[LanguageModel],
-        means: ProposerContext,
-    ) -> None:
+    def __init__(self, settings: AskedProposer, models: Iterable[LanguageModel], means: ProposerContext) -> None:
         access = means.place.access
         self._settings = settings
-        self._models = models
+        self._models = [means.record(model) for model in models]
         self._means = means
         self._patience = access.patience
         tools = means.tools()
         self._names = ToolNames((tool.name for tool in tools), reserved=(NOTHING, SCRIPT))
         own = [self._shown(tool) for tool in tools if tool.name in OWN_TOOLS]
-        self._offer = offer([self._shown(tool) for tool in tools if tool.name not in OWN_TOOLS], access.tools_bytes)
-        self._offer.tools.extend(own)
-        self._all_tools: tuple[OfferedTool, ...] | None = None
-        self._tools_body = b""
+        found = offer([self._shown(tool) for tool in tools if tool.name not in OWN_TOOLS], access.tools_bytes)
+        self._left_off = found.left_off
+        scripted = (_RUN_SCRIPT,) if means.mission.allow_scripted_strategies else ()
+        self._tools = (*found.tools, *own, _DO_NOTHING, *scripted)
+        self._tools_body = encoded_tools(self._tools)
         self._transcript = Transcript(
             blob=means.blob,
             name_of=self._names.shown,
             result_tokens=settings.result_tokens,
             mission_id=means.mission_id,
-            prefixes=access.kept.setdefault("prefixes", Prefixes()),
+            prefixes=access.kept.setdefault("prefixes", {}),
         )
 
     def continues(self, state: MissionState) -> bool:
-        """In a turn of several requests: until the model stops calling, or the criteria can be decided."""
+        """True in a turn of several requests until the model stops calling, or the criteria can be decided."""
         iteration, settings = state.open, self._settings
         if iteration is None or settings.turn == "single":
             return False
@@ -111,11 +114,9 @@ class AskModel(ModelAsker):
         return not (observations_met(state) or check_is_due(state))
 
     def tries_again(self, state: MissionState) -> bool:
-        """In a turn of several requests."""
         return self._settings.turn == "agent"
 
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
-        """What the model wants to do next, at the beginning of an iteration or in the middle of its turn."""
         place = min(self._order(state.conversation.fallback), key=self._rests(state).__getitem__)
         model = self._models[place]
         try:
@@ -135,19 +136,18 @@ class AskModel(ModelAsker):
             return Failed(str(error), final=True)
 
     async def request(self, state: MissionState, *, said: str | None = None) -> ModelRequest:
-        """The next request; `said` is what is told at the end, if it is known."""
+        """The next request; `said` is the text at its end, if it is known."""
         began = state.conversation.began
-        scripted = state.mission.allow_scripted_strategies
         if began is None:
-            script = SCRIPT if scripted else None
+            script = SCRIPT if state.mission.allow_scripted_strategies else None
             system = system_text(turn=self._settings.turn, nothing=NOTHING, script=script, name_of=self._names.shown)
             first = first_message(
                 state,
                 instructions=self._settings.instructions,
                 lessons=self._means.lessons,
-                left_off=self._offer.left_off,
+                left_off=self._left_off,
                 name_of=self._names.shown,
-            )
+            ) + before_conversation(state, self._names.shown)
         else:
             system, first = began.system, began.first
         if said is None:
@@ -158,7 +158,7 @@ class AskModel(ModelAsker):
             system=system,
             messages=messages,
             measured=measured,
-            tools=self._tools(scripted),
+            tools=self._tools,
             tools_body=self._tools_body,
             iteration=state.current_index,
             attempt=_attempt(state),
@@ -174,34 +174,25 @@ class AskModel(ModelAsker):
             cache_key=self._means.mission_id,
         )
 
-    def _tools(self, scripted: bool) -> tuple[OfferedTool, ...]:
-        """The tools of each request, which are the same for a whole run."""
-        if self._all_tools is None:
-            own = (_DO_NOTHING, _RUN_SCRIPT) if scripted else (_DO_NOTHING,)
-            self._all_tools = (*self._offer.tools, *own)
-            self._tools_body = encoded_tools(self._all_tools)
-        return self._all_tools
-
     def _window(self, state: MissionState, model: LanguageModel) -> int:
         known = None if model.terms is None else model.terms.window
         told = self._settings.window or known or WINDOW
         return min(told, state.conversation.windows.get(model.name, told))
 
     def _order(self, first: int) -> list[int]:
-        """The models from this one on, all of them."""
         count = len(self._models)
         return [(first + step) % count for step in range(count)]
 
     def _rests(self, state: MissionState) -> list[float]:
-        """For how many seconds from now the provider of each model wants to be left alone."""
+        """The seconds for which the provider of each model refuses requests."""
         now = self._means.now()
         return [max(state.conversation.not_before.get(model.name, now) - now, 0.0) for model in self._models]
 
     def _later(self, state: MissionState, place: int, outage: Unreachable) -> Waiting:
-        """When the model is asked again.
+        """Decides when a model is asked again, and which.
 
-        After repeated failures, and if its provider wants to be left alone for longer than our own pause, the next
-        model is asked that may be.
+        After repeated failures, or if its provider demands a longer pause than our own, the next available model is
+        asked.
         """
         pause, after = self._pause(state), outage.after or 0.0
         if len(self._models) == 1 or (state.conversation.unanswered % self._patience.failures and after <= pause):
@@ -210,9 +201,9 @@ class AskModel(ModelAsker):
         return Waiting("model", str(outage), until=pause, fallback=following, lost=outage.lost, after=outage.after)
 
     def _following(self, state: MissionState, place: int, after: float | None) -> tuple[int, float]:
-        """The model that is asked after this one, and the pause before: the first that may be asked, or will be first.
+        """The model to ask after this one, and the pause before: the first that is available, or the earliest to be.
 
-        This one itself may be asked `after` so many seconds, or not at all. After a round there is a pause of our own.
+        This model itself is available `after` so many seconds, or not at all. Each round ends with our own pause.
         """
         order, rests = self._order(place + 1), self._rests(state)
         if after is None:
@@ -227,10 +218,10 @@ class AskModel(ModelAsker):
         return min(doubled, self._patience.longest_pause)
 
     async def _rejected(self, state: MissionState, place: int, error: Rejected) -> Waiting | Blocked:
-        """What follows when the provider refuses a request.
+        """Handles a refused request.
 
-        If it is too long, or may have an image that the provider cannot read, it is cut and sent again. A fallback
-        that refuses is skipped. The mission's own model must be repaired by the operator.
+        If it is too long, or may contain an image that the provider cannot read, it is cut and sent again. A fallback
+        that refuses is skipped. The operator must repair the mission's own model.
         """
         if self._means.compact is not None and state.conversation.outages < self._patience.cuts:
             if error.kind == "length":
@@ -252,10 +243,9 @@ class AskModel(ModelAsker):
         return OfferedTool(name=self._names.shown(tool.name), description=description, schema=tool.schema)
 
     def _turn(self, state: MissionState, answer: ModelAnswer, request: ModelRequest) -> Turn:
-        """The calls of an answer, each with what is wrong with it."""
         said = answer.text.strip()
         why = next((str((one.args or {}).get("why", "")) for one in answer.calls if one.name == NOTHING), "")
-        rationale = (said or why)[:LONGEST_RATIONALE] or None
+        rationale = (said or why)[:MAX_RATIONALE] or None
         if not answer.calls:
             return Turn(rationale=rationale, ends=True, failed=self._empty(state, answer, said))
         exchange, fault = Exchange(iteration=request.iteration, attempt=request.attempt), None
@@ -273,31 +263,31 @@ class AskModel(ModelAsker):
         return Turn(calls=calls, rationale=rationale, ends=len(calls) < len(answer.calls))
 
     def _empty(self, state: MissionState, answer: ModelAnswer, said: str) -> list[str]:
-        """Why an answer without calls is none; words that end a turn in which something was done are one."""
+        """Why an answer without calls is unusable; text is an answer if it ends a turn with calls."""
         if answer.cut:
-            return ["the answer was cut off before it called a tool, because it was too long"]
+            return ["the answer was too long and was cut off before it called a tool"]
         if state.open is not None and said:
             return []
-        return [f"no tool was called, and text alone does nothing; call tools, or call {NOTHING}"]
+        return [f"the answer calls no tool, and text has no effect; call tools, or call {NOTHING}"]
 
     def _call(self, call: WantedCall, wanted: str, place: int, fault: str | None) -> AnswerCall:
         meant = self._names.meant(call.name)
         own: str | None = None
         if place >= MOST_CALLS:
-            own = f"at most {MOST_CALLS} calls are allowed at once"
+            own = f"at most {MOST_CALLS} calls are allowed in one answer"
         elif call.args is None:
             own = f"the arguments are not a JSON object: {(call.malformed or '')[:200]!r}"
         elif call.name == SCRIPT:
             own = f"{SCRIPT} must be the only call, and the first of a turn"
         elif meant is None:
             known = ", ".join(self._names.all()[:20])
-            own = f"there is no tool {call.name[:100]!r}; the tools are {known}"
+            own = f"unknown tool {call.name[:100]!r}; the tools are {known}"
         return AnswerCall(tool=meant or call.name or "?", args=call.args or {}, wanted_id=wanted, fault=fault or own)
 
     # The window.
 
     async def _fitting(self, state: MissionState, model: LanguageModel, request: ModelRequest) -> ModelRequest:
-        """The request; a conversation that fills too much of the model's window is cut until it fits."""
+        """The request, with a conversation that is cut until it fits the model's window."""
         window = self._window(state, model)
         most = int(window * self._patience.full)
         while self._means.compact is not None and (tokens := expected(state, request.size)) > most:
@@ -319,7 +309,7 @@ class AskModel(ModelAsker):
             await self._means.compact(ConversationCompacted(iteration=state.current_index, trimmed=list(calls)))
 
     def _kept(self, state: MissionState, request: ModelRequest, window: int) -> int:
-        """How many of the newest exchanges stay, by what is shown of them; at least the last one."""
+        """The number of newest exchanges to keep, by their shown size; at least the last one."""
         sizes = self._transcript.sizes
         rest = estimate(request.size - sum(sizes), state.conversation.densest)
         room = min(int(window * self._patience.kept), int(window * self._patience.full) - rest)
@@ -332,7 +322,7 @@ class AskModel(ModelAsker):
         return kept
 
     def _large_results(self, state: MissionState, request: ModelRequest, older: int | None) -> dict[str, int]:
-        """The results of the oldest exchanges, or of all, that are large, with their sizes."""
+        """The large results of the oldest exchanges, or of all, with their sizes."""
         sizes = {
             call_id: len(one.text) + len(one.media) * MEDIA_BYTES
             for call_id, one in _results(state, request, older).items()
@@ -352,7 +342,7 @@ class AskModel(ModelAsker):
 
 
 def _results(state: MissionState, request: ModelRequest, older: int | None = None) -> dict[str, ToolMessage]:
-    """The results of the oldest exchanges, or of all, that are not left out yet, by the ids of their calls."""
+    """The results of the oldest exchanges, or of all, that are not omitted yet, by the ids of their calls."""
     shown = {one.call_id: one for one in request.messages if isinstance(one, ToolMessage)}
     return {
         planned.call_id: shown[planned.wanted_id]
@@ -363,7 +353,7 @@ def _results(state: MissionState, request: ModelRequest, older: int | None = Non
 
 
 def _attempt(state: MissionState) -> int:
-    """The number of the next request; one whose answer is recorded, but not what follows from it, is not repeated."""
+    """The number of the next request; a request with a recorded answer is not repeated."""
     answers = state.conversation.answers
     if state.open is None:
         return max(answers, default=0)
@@ -372,9 +362,71 @@ def _attempt(state: MissionState) -> int:
 
 def _script_fault(source: object) -> str | None:
     if not isinstance(source, str):
-        return "script must be a text"
+        return "script must be text"
     try:
         checked_script(source)
     except ValueError as error:
         return str(error)
     return None
+
+
+class ModelKind(SimpleKind[ModelProposer]):
+    settings = ModelProposer
+
+    async def admit(self, settings: ModelProposer, admission: MissionAdmission) -> None:
+        """Checks that this client may use each model from here, and that the caps on it can be enforced."""
+        if admission.models is None:
+            return
+        admission.faults += [
+            Fault(
+                field=f"proposer.settings.{key}",
+                reason="settings must not change the model, the budget's caps or the request as a whole; remove it, "
+                "and use the proposer's own keys model, max_tokens and temperature",
+            )
+            for key in OWN_SETTINGS
+            if key in settings.settings
+        ]
+        await _admit_model(admission, admission.models, "proposer.model", settings.model)
+        for place, name in enumerate(settings.fallback):
+            await _admit_model(admission, admission.models, f"proposer.fallback[{place}]", name)
+
+    async def ready(
+        self, settings: ModelProposer, mission_id: str, mission: Mission, place: DrivingPlace
+    ) -> Mapping[str, str]:
+        for name in (settings.model, *settings.fallback):
+            await place.access.models.check(name)
+        return {}
+
+    def make(self, settings: ModelProposer, context: ProposerContext) -> Proposer:
+        models = context.place.access.models
+        return AskModel(settings, map(models.open, (settings.model, *settings.fallback)), context)
+
+
+class SamplingKind(SimpleKind[SamplingProposer]):
+    settings = SamplingProposer
+
+    def make(self, settings: SamplingProposer, context: ProposerContext) -> Proposer:
+        return AskModel(settings, [context.sampler or NoSampler()], context)
+
+
+async def _admit_model(admission: MissionAdmission, models: Models, field: str, name: str) -> None:
+    """Checks a model; a mission that the operator did not write may use only allowed ones, for the operator pays."""
+    among = admission.among
+    if among is not None and name not in among:
+        known = f"; it may be {', '.join(sorted(among))}" if among else ""
+        add = advice('client_models = ["{}"]', name)
+        reason = f"{name} may not be chosen here: the operator pays for it{known}"
+        admission.fault(field, f"{reason}; the operator can add {add} to pursuit.toml")
+        return
+    try:
+        await models.check(name)
+    except (ExtraMissing, ModelUnavailable) as error:
+        admission.fault(field, error.message)
+        return
+    if admission.mission.budget.max_cost_usd != -1 and not models.priced(name):
+        price = advice('`"{}" = {{ input = {}, output = {} }}` in `[prices]`', name, "DOLLARS", "DOLLARS")
+        admission.fault(
+            "budget.max_cost_usd",
+            f"the price of {name} is not known, so this cap cannot be enforced; "
+            f"write it in pursuit.toml, in dollars for a million tokens: {price}; or cap max_tokens",
+        )

@@ -1,7 +1,7 @@
-"""The conversation with a language model, rebuilt from the mission's state: what is sent, in which words.
+"""The conversation with a language model, rebuilt from the mission's state.
 
-The system text and the first message never change. Then come the answers of the model and the results of its calls, as
-they happened; what changed since is a short message at the end. Texts of tools and lessons are data: they are in tool
+The system text and the first message never change. Then come the answers of the model and the results of its calls in
+order; a short message at the end has the changes since then. Texts of tools and lessons are data: they are in tool
 messages, or quoted.
 Invariants: the same state gives the same bytes. A request begins with the bytes of the request before it, until a
 compaction. Every call of an answer has a result.
@@ -41,17 +41,17 @@ from pursuit.proposers.language import (
 )
 
 EVIDENCE = 600
-PRINTED = 2_000
-"""Characters of the output of a check that says no."""
+PRINTED, LINES = 2_000, 80
+"""Characters and lines of the output of a failed check."""
 LOW = 0.8
-"""How much of a cap is used when the model is told that it runs out."""
+"""The used share of a cap from which the model is warned."""
 ARGUMENTS = 1_000
 LEAST_RESULT = 1_000
 WINDOW = 128_000
-"""The context window of a model that nothing is known of."""
+"""The context window of an unknown model, in tokens."""
 MOST_MEDIA = 10
-LARGEST_MEDIA = 5_000_000
-"""Characters of an image in base64; Anthropic refuses larger ones."""
+MAX_MEDIA = 5_000_000
+"""Maximum characters of an image in base64; Anthropic refuses larger ones."""
 _FORMATS = {
     rb"\x89PNG\r\n": "image/png",
     rb"\xff\xd8\xff": "image/jpeg",
@@ -60,8 +60,10 @@ _FORMATS = {
     rb"RIFF.{4}WAVE": "audio/wav",
     rb"ID3|\xff[\xe2-\xfb]": "audio/mpeg",
 }
+MAX_PREFIXES = 16
+"""The number of recent missions whose messages this process keeps for their next runs."""
 RESULTS_SHARE = 0.4
-"""How much of the window the results of one answer may have together."""
+"""The share of the window for the results of one answer together."""
 
 _SYSTEM = """\
 You pursue a goal for an operator by calling tools. Code, not you, decides when the criteria are met, from what the \
@@ -108,12 +110,12 @@ def system_text(*, turn: str, nothing: str, script: str | None, name_of: Callabl
 def first_message(
     state: MissionState,
     *,
-    instructions: str | None,
-    lessons: Sequence[str],
-    left_off: Sequence[str],
-    name_of: Callable[[str], str],
+    instructions: str | None = None,
+    lessons: Sequence[str] = (),
+    left_off: Sequence[str] = (),
+    name_of: Callable[[str], str] = str,
 ) -> str:
-    """The goal, the instructions and the criteria, whole; then tools that there is no room for, and lessons as data."""
+    """The goal, the instructions and the criteria in full; then the names of omitted tools, and lessons as data."""
     say = _renamed(state.tools, name_of)
     mission = state.mission
     parts = [f"# Goal\n\n{say(mission.directive)}"]
@@ -124,12 +126,16 @@ def first_message(
         parts.append("# Tools\n\nThere is no room to describe these tools of the mission: " + ", ".join(left_off))
     if lessons:
         parts.append("# Lessons of earlier missions, which may help\n\n" + "\n".join(quoted(one) for one in lessons))
-    if state.iteration_count:
-        parts.append(
-            f"# Before this conversation\n\nThe mission had {state.iteration_count} iterations already. Its last calls:"
-            "\n" + "\n".join(quoted(row) for row in _earlier(state, say))
-        )
     return "\n\n".join(parts)
+
+
+def before_conversation(state: MissionState, name_of: Callable[[str], str]) -> str:
+    """The text about earlier iterations that the mission made without this model."""
+    if not state.iteration_count:
+        return ""
+    rows = "\n".join(quoted(row) for row in _earlier(state, _renamed(state.tools, name_of)))
+    had = f"The mission had {state.iteration_count} iterations already. Its last calls:"
+    return f"\n\n# Before this conversation\n\n{had}\n{rows}"
 
 
 def _renamed(tools: Sequence[str], name_of: Callable[[str], str]) -> Callable[[str], str]:
@@ -161,11 +167,14 @@ def quoted(text: str) -> str:
 
 
 def changes(state: MissionState, *, tools: Sequence[str], name_of: Callable[[str], str]) -> str:
-    """What changed since the model was last told: how all stands if an iteration begins, else what runs out."""
+    """The news since the last message: the whole status at the start of an iteration, else caps that run out."""
     words = [f"The operator says: {word}" for word in state.words[state.conversation.words_told :]]
-    if state.open is not None:
-        return "\n".join([*_running_out(state), *words])
-    say = _renamed(tools, name_of)
+    rows = standing(state, _renamed(tools, name_of)) if state.open is None else []
+    return "\n".join([*rows, *_running_out(state), *words])
+
+
+def standing(state: MissionState, say: Callable[[str], str] = str, *, printed: int = PRINTED) -> list[str]:
+    """The status at the start of an iteration, with `printed` characters of the output of each failed check."""
     rows = [f"Iteration {state.iteration_count + 1} begins."]
     last = state.last
     if last is not None and last.failed:
@@ -173,17 +182,15 @@ def changes(state: MissionState, *, tools: Sequence[str], name_of: Callable[[str
     if state.last_ended is not None:
         for one in state.mission.criteria:
             rows.append(f"- {say(_standing(state, one))}")
-            rows += [quoted(printed)] if (printed := _printed(state, one)) else []
+            rows += [quoted(output)] if (output := _printed(state, one, printed)) else []
         if state.last_ended.rationale:
             rows.append(quoted(cut_text(state.last_ended.rationale, EVIDENCE)))
     rows += [f"Warning: {say(one.message)}" for one in state.new_warnings]
     rows += [say(row) for row in _best(state)]
-    rows.append(f"Used so far: {', '.join(_budget(state).values()) or 'nothing that has a cap'}.")
-    return "\n".join([*rows, *_running_out(state), *words])
+    return [*rows, f"Used so far: {', '.join(_budget(state).values()) or 'nothing that has a cap'}."]
 
 
 def _standing(state: MissionState, criterion: AnyCriterion) -> str:
-    """How a criterion stands, with its evidence."""
     name = criterion.criterion_id
     if isinstance(criterion, MetricThreshold | MetricTrend) and not state.series.points(criterion.metric):
         return f"{name}: no value for `{criterion.metric}` yet"
@@ -195,18 +202,17 @@ def _standing(state: MissionState, criterion: AnyCriterion) -> str:
     return f"{name}: {result.status} {_json(result.evidence, EVIDENCE)}"
 
 
-def _printed(state: MissionState, criterion: AnyCriterion) -> str:
-    """The end of what the command or the tool of a check printed, if the check says no."""
+def _printed(state: MissionState, criterion: AnyCriterion, most: int) -> str:
+    """The end of the output of a failed check's command or tool."""
     result = state.results.get(criterion.criterion_id)
     if state.last is None or not isinstance(criterion, Check) or result is None or result.status == "met":
         return ""
     asked = [call for call in state.last.calls.values() if call.criterion_id == criterion.criterion_id]
-    lines = [line for call in asked[-1:] for line in output_tail(call.result) or [call.error or ""]]
-    return "\n".join(lines)[-PRINTED:].strip()
+    lines = [line for call in asked[-1:] for line in output_tail(call.result, lines=LINES) or [call.error or ""]]
+    return "\n".join(lines)[-most:].strip()
 
 
 def _best(state: MissionState) -> list[str]:
-    """The best feasible point with its arguments; of a better one what it violates."""
     best = state.best_points.best()
     if best is None:
         return []
@@ -221,12 +227,11 @@ def _point(point: Candidate) -> str:
 
 
 def _used(state: MissionState) -> dict[str, float]:
-    """What is used of each cap; time in whole seconds, so that equal states look equal."""
+    """The use of each cap; time in whole seconds, to make equal states look equal."""
     return {name: int(cap.own(state)) if cap.unit == "seconds" else cap.own(state) for name, cap in CAPS.items()}
 
 
 def _budget(state: MissionState) -> dict[str, str]:
-    """Each cap with what is used of it."""
     used: dict[str, Any] = _used(state)
     if state.unpriced:
         used |= {name: "unknown" for name, cap in CAPS.items() if cap.unit == "usd"}
@@ -234,7 +239,7 @@ def _budget(state: MissionState) -> dict[str, str]:
 
 
 def _running_out(state: MissionState) -> list[str]:
-    """The caps of which little is left, each told once in an iteration."""
+    """The caps that are almost used up, each once in an iteration."""
     used = _used(state)
     low = {name for name, cap in state.budget.items() if cap != -1 and used[name] >= LOW * cap}
     if not low:
@@ -254,7 +259,7 @@ def _json(value: Any, most: int) -> str:
 
 
 def result_text(result: Mapping[str, Any]) -> tuple[str, tuple[Media, ...]]:
-    """The whole text of a result and its images and sounds; a structured result is shown once, as JSON."""
+    """The full text of a result and its images and sounds; a structured result is shown once, as JSON."""
     media: list[Media] = []
     texts: list[str] = []
     left_out: list[str] = []
@@ -281,7 +286,7 @@ def result_text(result: Mapping[str, Any]) -> tuple[str, tuple[Media, ...]]:
 
 
 def _with_structured(texts: list[str], result: Mapping[str, Any]) -> list[str]:
-    """The texts that say more than the structured content, and that; a single text in it is shown as it is."""
+    """The structured content, and the texts that add to it; a single text in it is shown as it is."""
     value = value_of(result)
     inner = list(cast("Mapping[str, Any]", value).values()) if isinstance(value, Mapping) else value
     parts = cast("list[Any]", inner) if isinstance(inner, list) else [inner]
@@ -300,7 +305,7 @@ def _decoded(text: str) -> Any:
 
 
 def _taken(media: Media) -> tuple[Media, str]:
-    """An image or a sound as models take it, by what it is and not by what the tool calls it; or why it is left out."""
+    """An image or a sound in the form that models accept, by its actual format; or why it is omitted."""
     try:
         body = binascii.a2b_base64(media.data, strict_mode=True)
     except ValueError:
@@ -308,13 +313,12 @@ def _taken(media: Media) -> tuple[Media, str]:
     kind = next((kind for begins, kind in _FORMATS.items() if re.match(begins, body, re.DOTALL)), None)
     if kind is None:
         return media, f"models take {', '.join(sorted(set(_FORMATS.values())))}"
-    if len(media.data) > LARGEST_MEDIA:
-        return media, f"it may have at most {LARGEST_MEDIA}"
+    if len(media.data) > MAX_MEDIA:
+        return media, f"it may have at most {MAX_MEDIA}"
     return Media(kind, media.data), ""
 
 
 def _whole(call: CallRecord, result: Mapping[str, Any] | None) -> str:
-    """The text of a call's outcome."""
     if call.outcome == "ok":
         return result_text(result)[0] if result is not None else call.preview or ""
     if call.outcome is None:
@@ -324,7 +328,7 @@ def _whole(call: CallRecord, result: Mapping[str, Any] | None) -> str:
 
 
 def excerpt(text: str, most: int, *, call_id: str, read: str) -> str:
-    """A long text by its beginning and its end, with how to read what is between."""
+    """The beginning and the end of a long text, with a hint how to read the middle."""
     if len(text) <= most:
         return text
     head, tail = most * 3 // 5, most * 2 // 5
@@ -334,22 +338,21 @@ def excerpt(text: str, most: int, *, call_id: str, read: str) -> str:
 
 
 def page(text: str, offset: int, most: int) -> str:
-    """The part of a result that begins at an offset, with what follows."""
     part = text[offset : offset + most]
     after = len(text) - offset - len(part)
     return f"{part}\n[… {after} characters follow; go on with offset {offset + len(part)} …]" if after > 0 else part
 
 
 def short_id(call_id: str) -> str:
-    """A call's id as the model sees it, without that of its mission."""
+    """A call's id as the model sees it, without its mission's id."""
     return call_id.partition(":")[2]
 
 
 @dataclass(slots=True, kw_only=True)
 class Prefix:
-    """The messages of a conversation that can change no more; they are made and measured once.
+    """The messages of a conversation that can no longer change; they are made and measured once.
 
-    `begins` is what all of them depend on, `texts` what is said before the next message of the model.
+    All of them depend on `begins`; `texts` come before the next message of the model.
     """
 
     begins: tuple[str, ...]
@@ -362,7 +365,7 @@ class Prefix:
     last: Exchange | None = None
 
     def fits(self, state: MissionState, begins: tuple[str, ...]) -> bool:
-        """Whether the messages are those of this very state: it only grows, until it is cut."""
+        """True if the messages belong to this state, which only grows until it is cut."""
         if (self.begins, self.compactions) != (begins, state.conversation.compactions):
             return False
         made = len(self.sizes)
@@ -371,37 +374,21 @@ class Prefix:
         )
 
     def add(self, exchange: Exchange, messages: list[Message], texts: list[str]) -> None:
-        """Adds the messages of the next exchange."""
         before = self.measured.size
         self.sizes.append(self.measured.add(messages).size - before)
         self.messages += messages
         self.texts, self.last = texts, exchange
 
 
-class Prefixes:
-    """The prefixes of the missions that this process asked a model for last, so that a new run makes none anew."""
-
-    def __init__(self, most: int = 16) -> None:
-        self._most = most
-        self._known: dict[str, Prefix] = {}
-
-    def take(self, mission_id: str) -> Prefix | None:
-        """A prefix has one owner while it grows; another reader makes its own."""
-        return self._known.pop(mission_id, None)
-
-    def give(self, mission_id: str, prefix: Prefix) -> None:
-        """Keeps a prefix, and forgets the oldest when there are too many."""
-        self._known.pop(mission_id, None)
-        self._known[mission_id] = prefix
-        if len(self._known) > self._most:
-            del self._known[next(iter(self._known))]
-
-
 class Transcript:
-    """The messages of a conversation."""
-
     def __init__(
-        self, *, blob: Blob, name_of: Callable[[str], str], result_tokens: int, mission_id: str, prefixes: Prefixes
+        self,
+        *,
+        blob: Blob,
+        name_of: Callable[[str], str],
+        result_tokens: int,
+        mission_id: str,
+        prefixes: dict[str, Prefix],
     ) -> None:
         self._blob = blob
         self._read = name_of(READ_RESULT)
@@ -409,12 +396,12 @@ class Transcript:
         self._mission_id = mission_id
         self._prefixes = prefixes
         self.sizes: Sequence[int] = ()
-        """The bytes of each exchange in the messages that were made last."""
+        """The bytes of each exchange in the last messages."""
 
     async def messages(self, state: MissionState, first: str, said: str) -> tuple[tuple[Message, ...], MeasuredRequest]:
-        """The conversation so far and what is said now, with its measure."""
+        """The conversation so far and the new text, with its size."""
         begins = (first, self._read)
-        prefix = self._prefixes.take(self._mission_id)
+        prefix = self._prefixes.pop(self._mission_id, None)  # it has one owner while it grows
         if prefix is None or not prefix.fits(state, begins):
             prefix = Prefix(begins=begins, compactions=state.conversation.compactions, texts=_opening(state, first))
         while len(prefix.sizes) < len(state.conversation.exchanges) - 1:  # the calls of the last one may still run
@@ -427,15 +414,17 @@ class Transcript:
         self.sizes = [*prefix.sizes, measured.size - prefix.measured.size] if state.conversation.exchanges else ()
         texts = [*texts, said] if said else texts
         end = [UserMessage("\n\n".join(texts))] if texts else []
-        self._prefixes.give(self._mission_id, prefix)
+        self._prefixes[self._mission_id] = prefix
+        if len(self._prefixes) > MAX_PREFIXES:
+            del self._prefixes[next(iter(self._prefixes))]
         return (*prefix.messages, *messages, *end), measured.add(end)
 
     async def oldest(
         self, state: MissionState, first: str, said: str, *, count: int, room: int
     ) -> tuple[tuple[Message, ...], MeasuredRequest]:
-        """The oldest exchanges and what is said then, in at most so many bytes.
+        """The oldest exchanges and the text after them, in a limited number of bytes.
 
-        Images and sounds are left out; results are shortened before the oldest exchanges are left out.
+        Omits images and sounds; shortens results before it omits the oldest exchanges.
         """
         longest, start = self._result_tokens * CHARACTERS, 0
         while True:
@@ -458,7 +447,7 @@ class Transcript:
     ) -> tuple[list[Message], list[str]]:
         """The messages of one exchange, and the texts that wait for the next message of the user.
 
-        With `longest` a result is a text of at most so many characters.
+        With `longest`, a result is a text of at most that many characters.
         """
         texts = [*texts, exchange.said] if exchange.said else texts
         answer = None if exchange.answered is None else await read_answer(exchange.answered, self._blob)
@@ -472,7 +461,7 @@ class Transcript:
         return messages, []
 
     def _most_of_a_result(self, state: MissionState, calls: int) -> int:
-        """How many characters of each result of one answer are shown."""
+        """The number of characters to show of each result of one answer."""
         window = state.conversation.began.window if state.conversation.began is not None else 0
         share = int((window or WINDOW) * RESULTS_SHARE) // max(calls, 1)
         return max(min(self._result_tokens, share) * CHARACTERS, LEAST_RESULT)
@@ -480,7 +469,7 @@ class Transcript:
     async def _result(
         self, exchange: Exchange, state: MissionState, place: int, call: WantedCall, most: int
     ) -> ToolMessage:
-        """The result of one call of an answer; every call has one, whatever became of it."""
+        """The result of one call of an answer; every call has a result, whatever its outcome."""
         wanted = wanted_id(exchange, place, call)
         planned = next((one for one in exchange.planned if one.wanted_id == wanted), None)
         if planned is None:
@@ -519,7 +508,6 @@ def _shortened(result: ToolMessage, longest: int) -> ToolMessage:
 
 
 def _opening(state: MissionState, first: str) -> list[str]:
-    """What the conversation begins with: the first message and, once it was cut, the summary and the notes of then."""
     if not state.conversation.summary:
         return [first]
     texts = [first, f"# What happened so far, in your own words\n\n{quoted(state.conversation.summary)}"]
@@ -528,12 +516,12 @@ def _opening(state: MissionState, first: str) -> list[str]:
 
 
 def wanted_id(exchange: Exchange, place: int, call: WantedCall) -> str:
-    """The id of a call of an answer; a client that gives none gets one that is unique in the conversation."""
+    """The id of a call of an answer; without one from the client, an id that is unique in the conversation."""
     return call.id or f"call_{exchange.iteration}_{exchange.attempt}_{place}"
 
 
 def _without_call(exchange: Exchange) -> str:
-    """The result of what is no call of a tool: a script, or the choice to do nothing."""
+    """The result of a call that is not of a tool: a script, or the choice to do nothing."""
     script = None if exchange.script is None else exchange.script.script
     if script is None or exchange.script is None:
         return "noted"
@@ -543,6 +531,6 @@ def _without_call(exchange: Exchange) -> str:
 
 
 def _has_content(answer: ModelAnswer) -> bool:
-    """Whether an answer has parts besides text, calls and thoughts; thoughts alone are no answer."""
+    """True if an answer has parts besides text, calls and thoughts; thoughts are not an answer."""
     parts = cast("list[Mapping[str, Any]]", (answer.native or {}).get("parts") or ())
     return any(part.get("part_kind") not in ("text", "thinking", "tool-call") for part in parts)

@@ -1,4 +1,4 @@
-"""The settings of the proposers that ask a language model: `model`, a provider's, and `sampling`, the client's."""
+"""The settings of the proposers with a language model: `model` (a provider's) and `sampling` (the client's)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ ModelName = Annotated[str, StringConstraints(pattern=_MODEL_NAME, max_length=200
 
 
 class AskedProposer(ProposerSettings):
-    """What every proposer with a language model has; `max_tokens` bounds one answer.
+    """The common settings of proposers with a language model; `max_tokens` limits one answer.
 
-    With `turn = "agent"` an iteration is a turn of up to `max_requests` requests; with `single` it is one request.
+    With `turn = "agent"`, an iteration is a turn of up to `max_requests` requests; with `single`, it is one request.
     """
 
     LEARNS: ClassVar[bool] = True
@@ -39,32 +39,29 @@ class AskedProposer(ProposerSettings):
     turn: Literal["agent", "single"] = "single"
     max_requests: Annotated[Whole, Field(ge=1, le=1_000)] = 8
     result_tokens: Annotated[Whole, Field(ge=100, le=1_000_000)] = 8_000
-    """How much of one result the model gets at once."""
+    """The maximum tokens of one result that the model gets."""
     window: Annotated[Whole, Field(ge=8_000, le=100_000_000)] | None = None
     """The model's context window in tokens, where it is not known."""
 
     def facts(self) -> ProposerFacts:
-        """A language model proposes, and the loop guard watches it."""
         return ProposerFacts(guarded=True)
 
     @property
     def max_requests_per_iteration(self) -> int | None:
-        """The requests of a turn."""
         return self.max_requests if self.turn == "agent" else 1
 
     @property
     def result_room(self) -> int:
-        """As the mission says."""
         return self.result_tokens
 
     @classmethod
     def upcast(cls, stored: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A model that was asked before there were turns of several requests is asked once for each iteration."""
+        """A mission from before turns had several requests keeps one request for each iteration."""
         return stored if "turn" in stored else {**stored, "turn": "single"}
 
 
 class ModelProposer(AskedProposer):
-    """A provider's model, asked directly: `anthropic:NAME`, `openai:NAME`, or any other of pydantic-ai.
+    """A provider's model, used directly: `anthropic:NAME`, `openai:NAME`, or any other of pydantic-ai.
 
     After repeated failures the models of `fallback` are asked. `settings` are passed to the provider.
     """
@@ -80,15 +77,12 @@ class ModelProposer(AskedProposer):
 
     @property
     def models(self) -> Sequence[str]:
-        """The model and its fallbacks."""
         return (self.model, *self.fallback)
 
     def starts(self) -> Iterable[StartedProcess]:
-        """The model is asked with the operator's key."""
         yield StartedProcess("model", [self.model])
 
     def with_model(self, name: str) -> Self:
-        """The settings with another model."""
         return self.model_copy(update={"model": name})
 
 
@@ -115,17 +109,15 @@ Preferences = Annotated[Args, AfterValidator(_preferences)]
 class SamplingProposer(AskedProposer):
     """The model of the MCP client that drives the mission; `model_preferences` are those of MCP."""
 
-    CHILDREN: ClassVar[str | None] = "a child has no client that could propose (sampling)"
+    CHILDREN: ClassVar[str | None] = "clients do not drive children, so they cannot propose for them (sampling)"
     LENDS_MODEL: ClassVar[bool] = True
-    USAGE_KNOWN: ClassVar[bool] = False  # MCP does not say what a client's model uses
+    USAGE_KNOWN: ClassVar[bool] = False  # MCP does not report the use of a client's model
 
     kind: Literal["sampling"] = "sampling"
     model_preferences: Preferences | None = None
 
     def preferences(self) -> Mapping[str, Any] | None:
-        """As the mission says."""
         return self.model_preferences
 
     def with_preferences(self, preferences: Mapping[str, Any]) -> Self:
-        """The settings with these model preferences."""
         return self.model_copy(update={"model_preferences": preferences})

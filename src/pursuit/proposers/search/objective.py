@@ -1,11 +1,10 @@
-"""The aim of a search, from a mission's metric criteria: one number to make small, and limits to keep. Pure.
+"""The aim of a search, from a mission's metric criteria: one number to minimize, and limits to keep. Pure.
 
-Invariant: a trial has no excess above zero exactly if it keeps all limits.
+Invariant: every excess of a trial is at most zero exactly if the trial keeps all limits.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
@@ -13,19 +12,18 @@ from typing import assert_never
 from pursuit.core.criteria import MetricThreshold
 from pursuit.core.mission import Mission
 from pursuit.core.observe import source_matches
-from pursuit.core.series import holds
+from pursuit.core.series import distance, holds
 from pursuit.errors import Fault
 from pursuit.proposers.search.settings import SearchProposer
 
-SMALLEST = sys.float_info.min
 LARGEST = 1e300
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The score of a trial: what is made small (None: only limits count), and by how much each limit is exceeded.
+    """The score of a trial: the number to minimize (None: only limits count), and the excess over each limit.
 
-    `firm` is by how much the limits that do not give way are exceeded, `giving` by how much the one that does.
+    `firm` is the excess over the limits that do not give way, `giving` that over the limit that does.
     """
 
     objective: float | None
@@ -46,14 +44,13 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """The metric that is made small, or large, or brought to its target."""
+    """The metric to minimize, maximize, or bring to its target."""
 
     metric: str
     sign: float = 1.0
     target: float | None = None
 
     def of(self, value: float) -> float:
-        """The number that the search makes small."""
         return self.sign * value if self.target is None else abs(value - self.target)
 
 
@@ -66,11 +63,11 @@ class Aim:
     wanted: tuple[MetricThreshold, ...]
     gives_way: str | None = None
     target: float | None = None
-    """What the objective has to reach, as the number that is made small."""
+    """The value that the objective has to reach, as a number to minimize."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics that it needs, each once."""
+        """The required metrics, without repetitions."""
         own = () if self.objective is None else (self.objective.metric,)
         return tuple(dict.fromkeys([*own, *(limit.metric for limit in self.limits)]))
 
@@ -94,7 +91,7 @@ class Aim:
 
 
 def aim_of(mission: Mission, search: SearchProposer, tool: str) -> tuple[Aim, list[Fault]]:
-    """What the mission asks of the tool's metrics, and what is wrong with the search's settings."""
+    """The mission's requirements for the tool's metrics, and the faults of the search's settings."""
     faults: list[Fault] = []
     thresholds = [
         one for one in mission.criteria if isinstance(one, MetricThreshold) and source_matches(one.source, tool)
@@ -106,7 +103,7 @@ def aim_of(mission: Mission, search: SearchProposer, tool: str) -> tuple[Aim, li
     if not required and (search.objective is None or done is not None):  # then the search's own limits are success
         wanted = [*limits, *([] if done is None or done in limits else [done])]
     if objective is None and not limits and not faults:
-        reason = f"nothing to search for: no objective, and no required metric_threshold whose source is {tool}"
+        reason = f"needs an objective, or a required metric_threshold whose source is {tool}"
         faults.append(Fault(field="proposer.objective", reason=reason))
     rest = tuple(limit for limit in limits if limit is not done)
     known = [one.criterion_id for one in limits]
@@ -165,20 +162,9 @@ def _towards(criterion: MetricThreshold) -> Objective:
 
 
 def _excess(limit: MetricThreshold, value: float) -> float:
-    """How far a value exceeds its limit, in the metric's own unit; zero or less exactly if the limit is kept."""
-    kept = holds(limit, value)
-    match limit.op:
-        case "<" | "<=":
-            beyond = value - limit.target
-        case ">" | ">=":
-            beyond = limit.target - value
-        case "==":
-            beyond = abs(value - limit.target)
-        case "!=":
-            beyond = 0.0 if kept else 1.0
-        case _ as unknown:
-            assert_never(unknown)
-    return _bounded(min(beyond, 0.0) if kept else max(beyond, SMALLEST))
+    """The excess of a value over its limit, in the metric's unit; zero or less exactly if the limit is kept."""
+    beyond = distance(limit, value)
+    return _bounded(-abs(value - limit.target) if not beyond and limit.op[0] in "<>" else beyond)
 
 
 def _bounded(value: float) -> float:

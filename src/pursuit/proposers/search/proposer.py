@@ -1,6 +1,6 @@
 """The proposer `search`: arguments of one tool, searched towards the mission's metric criteria without a model.
 
-Invariant: trials come from the ledger alone, so a new process proposes what a dead one would have proposed.
+Invariant: trials come only from the ledger, so a new process makes the same proposals as a dead one would have.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
@@ -37,31 +37,27 @@ if TYPE_CHECKING:
     from pursuit.proposers.search.samplers import Study
 
 _SPENT = f"{BudgetExhausted.code}: "
-"""The beginning of the error of a tool that answers no more calls, whatever their arguments."""
+"""The beginning of the error of a tool that refuses all further calls."""
 UNMADE = frozenset({"skipped", "cancelled"})
-"""The outcomes of calls that were never made, or not to their end: they say nothing about their arguments."""
+"""The outcomes of calls that did not run to their end and tell nothing about their arguments."""
 LOST = frozenset({"cancelled", "timed_out", "unknown"})
 """The outcomes of calls that may or may not have had an effect."""
 BAD = frozenset({"failed", "timed_out", "unknown"})
 """The outcomes that a search avoids: arguments at which a server dies are among them."""
-MOST_LOST = 2
-"""How many lost calls of `then` are made again at most, and how many failed repeats of a winner there are at most."""
+MAX_LOST = 2
+"""The maximum of retries of lost calls of `then`, and of failed repeats of a winner."""
 IDLE = 1.0
-"""The least seconds of an iteration without calls, where nothing limits the number of iterations."""
+"""Minimum seconds of an iteration without calls, if the number of iterations is unlimited."""
 RECENT = 8
 MARGIN = 3
-"""How many of the slowest recent iterations must still fit before `then` is called."""
+"""The number of slowest recent iterations that must still fit before `then` is called."""
 SHARE = 0.05
-LEAST = 1.0
-"""The least seconds, and the share of the whole time, that are kept for `then`: it may start programs, as a judge."""
-AFRESH = 5.0
-"""The least seconds that are kept where a driver has just begun: how long an iteration takes is not known yet."""
+LEAST = 5.0
+"""Minimum seconds, and the share of the whole time, to keep for `then`: it may start programs, as a judge does."""
 
 
 @dataclass(slots=True)
 class SearchTrial:
-    """One evaluation; without an outcome it still runs."""
-
     number: int
     args: Mapping[str, Any]
     outcome: Outcome | None = None
@@ -69,32 +65,38 @@ class SearchTrial:
 
 
 class Trials:
-    """Follows the events of one mission and gives the trials of each iteration at its end.
+    """Follows the events of one mission and gives the trials of each iteration at its end; measures their durations.
 
-    Trials are numbered in the order of the proposals, whichever came back first. `checked`: a check of the mission
-    finds out whether a call of `then`, the other tool, had an effect.
+    Trials are numbered in the order of the proposals, not of the results. `checked`: a check of the mission tells if a
+    call of `then`, the other tool, had an effect.
     """
 
     def __init__(self, tool: str, *, checked: bool = False) -> None:
         self.made = 0
         self.answered = 0
-        """How many trials had a result."""
+        """The number of trials with a result."""
         self.others = 0
-        """How many calls of `then` count; those that were never made, and lost ones to make again, do not."""
+        """The number of calls of `then`, without those that were never made and lost ones to retry."""
         self.why: str | None = None
-        """Why the last of these failed."""
+        """Why the last of these calls failed."""
         self.spent: str | None = None
-        """The error of a tool that has no budget left, such as a problem's."""
+        """The error of a tool whose budget is used up, such as a problem's."""
         self._tool = tool
         self._checked = checked
         self._lost = 0
         self._beside: set[str] = set()
         self._open: dict[str, SearchTrial] = {}
+        self._begun: float | None = None
+        self._now = self._elapsed = 0.0
+        self._took: deque[float] = deque(maxlen=RECENT)
 
     def advance(self, event: AnyEvent) -> Sequence[SearchTrial]:
-        """Applies one event; the end of an iteration returns its trials."""
+        self._now = max(self._now, event.at)
         match event:
+            case RunClaimed():
+                self._elapsed = 0.0
             case IterationProposed():
+                self._begun = event.at if self._begun is None and event.calls else self._begun
                 self._open = {}
                 self._beside = {call.call_id for call in event.calls if call.tool != self._tool}
                 self.others += len(self._beside)
@@ -104,7 +106,7 @@ class Trials:
                         self.made += 1
             case CallSettled() if event.call_id in self._open:
                 trial = self._open[event.call_id]
-                trial.outcome, trial.metrics = event.outcome, dict(leaves(event.metrics))
+                trial.outcome, trial.metrics = event.outcome, leaves(event.metrics)
                 self.answered += event.outcome == "ok"
                 if event.outcome == "failed" and (event.error or "").startswith(_SPENT):
                     self.spent = event.error
@@ -113,74 +115,41 @@ class Trials:
             case CallSettled() | CallRefused() if event.call_id in self._beside:
                 self._other(event)
             case IterationEnded():
+                self._took.append(max(0.0, event.elapsed - self._elapsed))
+                self._elapsed = event.elapsed
                 ended, self._open = list(self._open.values()), {}
                 return ended
             case _:
                 pass
         return ()
 
+    @property
+    def since(self) -> float:
+        """Wall-clock seconds since the first trial, including the time in which the mission was stopped."""
+        return 0.0 if self._begun is None else self._now - self._begun
+
+    def is_late(self, left: float, whole: float) -> bool:
+        """True if the remaining seconds are needed for the call of `then`."""
+        return left <= min(whole / 2, max(MARGIN * max(self._took, default=0.0), SHARE * whole, LEAST))
+
     def _other(self, event: CallSettled | CallRefused) -> None:
         """Counts the outcome of a call of `then`."""
         said = event.error if isinstance(event, CallSettled) else event.reason
         self.why = None if event.outcome == "ok" else f"{event.outcome}: {said}"
-        again = self._checked and event.outcome in LOST and self._lost < MOST_LOST
+        again = self._checked and event.outcome in LOST and self._lost < MAX_LOST
         self._lost += again
         if again or event.outcome == "skipped":
             self.others -= 1
 
 
-_FURTHER = ("$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties")
-"""Keywords by which a schema may have more properties than those in `properties`."""
-
-
 def fitting(args: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that the schema has; all of them if it lists none, or allows others."""
-    known = schema.get("properties")
-    if not isinstance(known, Mapping) or schema.get("additionalProperties") or any(one in schema for one in _FURTHER):
-        return dict(args)
-    names = cast("Mapping[str, Any]", known)
-    return {name: value for name, value in args.items() if name in names}
-
-
-@dataclass(slots=True)
-class IterationTimes:
-    """How long the latest iterations took, and since when there are trials, by the events."""
-
-    fresh: bool = True
-    """Whether a driver has just begun."""
-    _first: float | None = None
-    _last: float = 0.0
-    _elapsed: float = 0.0
-    _took: deque[float] = field(default_factory=lambda: deque[float](maxlen=RECENT))
-
-    def advance(self, news: Sequence[tuple[int, AnyEvent]]) -> None:
-        """Applies further events."""
-        for _, event in news:
-            self._last = max(self._last, event.at)
-            match event:
-                case RunClaimed():
-                    self._elapsed, self.fresh = 0.0, True
-                case IterationProposed() if event.calls and self._first is None:
-                    self._first = event.at
-                case IterationEnded():
-                    self.fresh = False
-                    self._took.append(max(0.0, event.elapsed - self._elapsed))
-                    self._elapsed = event.elapsed
-                case _:
-                    pass
-
-    @property
-    def since(self) -> float:
-        """Wall-clock seconds since the first trial, including those in which the mission was stopped."""
-        return 0.0 if self._first is None else self._last - self._first
-
-    def is_late(self, left: float, whole: float, least: float = LEAST) -> bool:
-        """Whether the seconds that are left are needed for the call of `then`."""
-        return left <= min(whole / 2, max(MARGIN * max(self._took, default=0.0), SHARE * whole, least))
+    """The arguments that the schema lists; all of them if it lists none."""
+    known: Mapping[str, Any] = schema.get("properties") or args
+    return {name: value for name, value in args.items() if name in known}
 
 
 class Search(Proposer):
-    """Asks a study for the next trials, after telling it all trials in the ledger."""
+    """Gets the next trials from a study, after passing it all trials in the ledger."""
 
     def __init__(self, mission: Mission, search: SearchProposer, past: Past, tools: Sequence[OfferedTool] = ()) -> None:
         self._search = search
@@ -194,12 +163,11 @@ class Search(Proposer):
         self._untold = set(self._aim.metrics)  # the metrics that no trial has reported so far
         self._best: tuple[tuple[float, ...], Mapping[str, Any]] | None = None
         self._seq = 0
-        self._clock = IterationTimes()
         self._study: Study | None = None
         self._again: Mapping[str, Any] | None = None
         self._wanted: Remeasure | None = None  # what a criterion waits for: its `confirm`, or the retest of a winner
         self._bad: deque[Mapping[str, Any]] = deque(maxlen=RECENT)  # the arguments of the last trials that failed
-        # With `then`, unless it is known that there is no noise: a winner, and its fresh results.
+        # With `then`, unless results are known to be free of noise: a winner, and its new results.
         self._tested: tuple[Mapping[str, Any], list[Mapping[str, float]]] | None = None
         self._rejected = 0  # how many winners their fresh results rejected
         self._shown = False  # whether the current metrics are those of the best trial, which met every threshold
@@ -207,16 +175,13 @@ class Search(Proposer):
         self._planned: tuple[int, list[dict[str, Any]]] = (-1, [])
 
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposal | Waiting | Failed:
-        """The next trial, or a batch of them; a failure once there is nothing left to try."""
+        """The next trial, or a batch of them; a failure once all trials were made."""
         if reasons:
             return Failed("; ".join(reasons), final=True)
         news = await self._past(self._seq)
-        self._clock.advance(news)
-        self._wanted = remeasure(state.confirmations.values())
-        calls = _calls_left(state)
-        room = None if calls is None else max(1, calls - 1)
+        self._wanted = remeasure(state.confirmations.latest.values())
         # In a thread: a model of the metrics takes milliseconds, the first import of Optuna half a second.
-        planned = await anyio.to_thread.run_sync(self._advance, news, room, self._must_end(state, calls))
+        planned = await anyio.to_thread.run_sync(self._advance, news, state)
         if planned is None:
             return await self._idle(state)
         if isinstance(planned, Failed | Proposal):
@@ -225,7 +190,7 @@ class Search(Proposer):
         return Proposal(tool_calls=calls, rationale=self._rationale(len(calls)))
 
     async def _idle(self, state: MissionState) -> Proposal | Failed:
-        """Waits for the checkpoint; the last iteration that a budget allows is one, whatever the cadence."""
+        """Waits for the checkpoint; the last iteration of a budget is always a checkpoint."""
         if state.budget["max_iterations"] == -1:
             if isinstance(self._cadence, OnEvent):
                 reason = f"{self._search.then} was called, and no event {self._cadence.event_name} made a checkpoint"
@@ -235,18 +200,18 @@ class Search(Proposer):
         return Proposal(tool_calls=[], rationale=f"{self._search.then} was called; the mission waits for a checkpoint")
 
     def _must_end(self, state: MissionState, calls: int | None) -> bool:
-        """Whether the next call must be that of `then`: a budget allows only one more call, or the time is over."""
+        """True if the next call must be that of `then`: a budget allows only one more call, or the time is over."""
         iterations = _left(state, "max_iterations", state.iteration_count)
         if any(one is not None and one <= 1 for one in (iterations, calls)):
             return True
-        clock, seconds = self._clock, self._search.seconds
-        if seconds is not None and clock.is_late(seconds - clock.since, seconds, AFRESH if clock.fresh else LEAST):
+        trials, seconds = self._trials, self._search.seconds
+        if seconds is not None and trials.is_late(seconds - trials.since, seconds):
             return True
         left = _left(state, "max_wall_clock_seconds", state.wall_clock)
-        return left is not None and clock.is_late(left, state.budget["max_wall_clock_seconds"])
+        return left is not None and trials.is_late(left, state.budget["max_wall_clock_seconds"])
 
     def _advance(
-        self, news: Sequence[tuple[int, AnyEvent]], room: int | None, last: bool
+        self, news: Sequence[tuple[int, AnyEvent]], state: MissionState
     ) -> list[dict[str, Any]] | Failed | Proposal | None:
         study = self._study = self._study or self._new_study()
         for seq, event in news:
@@ -256,20 +221,22 @@ class Search(Proposer):
                 self._judged = self._trials.others > 0 and (self._judged or event.facts.checkpoint)
             self._seq = seq
         if self._search.then is not None:
-            return self._planned_then(study, self._search.then, room, last=last)
+            return self._planned_then(study, self._search.then, state)
         return self._more(study, None)
 
     def _planned_then(
-        self, study: Study, tool: str, room: int | None, *, last: bool
+        self, study: Study, tool: str, state: MissionState
     ) -> list[dict[str, Any]] | Failed | Proposal | None:
-        """More trials until one met every threshold or there are no more; then one call of `then`.
+        """Makes trials until one meets every threshold or all were made; then one call of `then`.
 
         There are also no more when the mission's budget is just enough for that call. None once it was called: then
         the search waits for the checkpoint.
         """
         if self._trials.others:
             return Failed(self._called(tool), final=True) if self._judged else None
-        over = (self._shown and not self._confirming) or (last and self._best is not None)
+        calls = _calls_left(state)
+        room = None if calls is None else max(1, calls - 1)
+        over = (self._shown and not self._confirming) or (self._best is not None and self._must_end(state, calls))
         more = Failed("") if over else self._more(study, room)
         if not isinstance(more, Failed):
             return more
@@ -285,18 +252,16 @@ class Search(Proposer):
         return Proposal(tool_calls=[call], rationale=rationale)
 
     def _nothing(self) -> str:
-        """Why there are no arguments for `then`."""
         if not self._trials.answered:
             return f"{self._search.tool_name} answered none of them"
         names = " and ".join(sorted(self._untold) or self._aim.metrics)
-        return f"none of them reported {names}, so there is no best one"
+        return f"none of them reported {names}, so none is the best"
 
     def _ignored(self) -> str:
-        """Which metrics of the aim could not be used."""
+        """Names the metrics of the aim that could not be used."""
         return f", without {', '.join(sorted(self._untold))}, which no trial reported" if self._untold else ""
 
     def _called(self, tool: str) -> str:
-        """Why there is nothing more to do."""
         why = self._trials.why
         return f"{tool} was called, and the mission has not ended" if why is None else f"{tool} was called and {why}"
 
@@ -336,7 +301,7 @@ class Search(Proposer):
         wanted = self._wanted
         if wanted is None or wanted.tool != self._search.tool_name:
             return False
-        return sum(args == wanted.args for args in self._bad) < MOST_LOST
+        return sum(args == wanted.args for args in self._bad) < MAX_LOST
 
     def _plan(self, study: Study, count: int) -> list[dict[str, Any]]:
         """The arguments of the next trials; the same list until they are in the ledger."""
@@ -357,7 +322,7 @@ class Search(Proposer):
             return
         if self._planned[0] != ended[0].number:  # another process planned these trials
             for trial in ended:
-                study.recall(trial.args)
+                study.take(trial.args)
         met: SearchTrial | None = None
         self._notice(ended)
         for trial in ended:
@@ -437,7 +402,6 @@ class Search(Proposer):
 
 
 def _means(results: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each metric that all results have."""
     names = [name for name in results[0] if all(name in one for one in results)]
     return {name: fmean(one[name] for one in results) for name in names}
 

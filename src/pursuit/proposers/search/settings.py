@@ -6,7 +6,6 @@ Invariant: a range is never empty; bounds that are left out are those of the too
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, cast
 
@@ -18,6 +17,10 @@ from pursuit.core.proposing import ProposerFacts, ProposerSettings, StoredObject
 MAX_PARAMETERS = 64
 MAX_CHOICES = 1_000
 MAX_BATCH = 256
+MAX_STEPS = 2**54
+LARGEST = 1e300
+MAX_INT = 2**53 - 1
+"""Floating point numbers tell only ints up to here from their neighbours."""
 
 Sampler = Literal["auto", "surrogate", "cmaes", "tpe", "random"]
 
@@ -33,11 +36,14 @@ def _scalar(value: object) -> object:
 Scalar = Annotated[Any, AfterValidator(_scalar)]
 
 
-class Parameter(InputModel):
-    """One argument that is searched: a range of numbers, or choices. What is left out comes from the tool's schema."""
+Bound = Annotated[Number, Field(ge=-LARGEST, le=LARGEST)]
 
-    low: Number | None = None
-    high: Number | None = None
+
+class Parameter(InputModel):
+    """One searched argument: a range of numbers, or choices. Omitted values come from the tool's schema."""
+
+    low: Bound | None = None
+    high: Bound | None = None
     step: Annotated[Number, Field(gt=0)] | None = None
     log: Flag = False
     kind: Literal["int", "float"] | None = None
@@ -45,11 +51,7 @@ class Parameter(InputModel):
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
-        """A parameter has choices or a range, and a range has two ends."""
-        if given.get("choices") is not None:
-            yield from _broken_choices(given)
-        else:
-            yield from broken_range(given)
+        yield from _broken_range(given) if given.get("choices") is None else _broken_choices(given)
 
 
 def _broken_choices(given: Mapping[str, Any]) -> Iterable[Broken]:
@@ -62,11 +64,14 @@ def _broken_choices(given: Mapping[str, Any]) -> Iterable[Broken]:
         yield Broken("each choice must be given once; 1, 1.0 and true are the same", "choices")
 
 
-def broken_range(given: Mapping[str, Any]) -> Iterable[Broken]:
-    """What is wrong between the bounds of a range; values of a wrong type are reported by their fields."""
+def _broken_range(given: Mapping[str, Any]) -> Iterable[Broken]:
+    """Faults between the bounds of a range; values of a wrong type are reported by their fields."""
     low, high, step = (as_number(given.get(name)) for name in ("low", "high", "step"))
     if low is not None and high is not None:
-        yield from _broken_span(low, high, step)
+        if low >= high:
+            yield Broken(f"low ({low:g}) must be below high ({high:g}); put a fixed value in args", "low")
+        elif step is not None and not step <= high - low <= step * MAX_STEPS:
+            yield Broken(f"step ({step:g}) must fit between low and high, at most {MAX_STEPS} times", "step")
     if given.get("log") is True:
         if low is not None and low <= 0:
             yield Broken(f"log needs a low above 0, not {low:g}", "low")
@@ -74,22 +79,8 @@ def broken_range(given: Mapping[str, Any]) -> Iterable[Broken]:
             yield Broken("step and log exclude each other", "step")
     if given.get("kind") == "int":
         for name, value in (("low", low), ("high", high), ("step", step)):
-            if value is not None and value != math.floor(value):
-                yield Broken(f"must be whole for an int, not {value:g}", name)
-
-
-def _broken_span(low: float, high: float, step: float | None) -> Iterable[Broken]:
-    if low >= high:
-        yield Broken(f"low ({low:g}) must be below high ({high:g}); put a fixed value in args", "low")
-    elif not math.isfinite(high - low):
-        yield Broken("the range is too wide for a floating point number", "high")
-    elif high - low < sys.float_info.min:
-        yield Broken("the range is too narrow for a floating point number; put a fixed value in args", "high")
-    elif step is not None and step > high - low:
-        yield Broken(f"step ({step:g}) must fit between low and high", "step")
-    elif step is not None and (not math.isfinite((high - low) / step) or (step != 1 and high - low > 2**53)):
-        reason = f"step ({step:g}) is too small to count from low to high; give a larger one, or narrower bounds"
-        yield Broken(reason, "step")
+            if value is not None and (value != math.floor(value) or abs(value) > MAX_INT):
+                yield Broken(f"must be whole and within {MAX_INT} of 0 for an int, not {value:g}", name)
 
 
 def as_number(value: object) -> float | None:
@@ -136,7 +127,7 @@ class SearchProposer(ProposerSettings):
     direction: Literal["minimize", "maximize"] | None = None
     constraints: Annotated[list[Name], Field(max_length=64)] | None = None
     gives_way: Annotated[Name | None, BeforeValidator(_one_limit)] = None
-    """The limit that may be missed first, if no trial keeps all limits."""
+    """The first limit to give up if no trial keeps all limits."""
     batch: Annotated[Whole, Field(ge=1, le=MAX_BATCH)] = 1
     seed: Annotated[Whole, Field(ge=0)] = 0
     sampler: Sampler = "auto"
@@ -144,22 +135,21 @@ class SearchProposer(ProposerSettings):
     """Whether the same arguments give different results, or their standard deviation; None: the search notices it."""
     trials: Annotated[Whole, Field(ge=1)] | None = None
     seconds: Annotated[Number, Field(gt=0)] | None = None
-    """Within which `then` is called, by the wall clock from the first trial on."""
+    """Seconds of wall clock from the first trial within which `then` is called."""
     then: Name | None = None
-    """The tool that is called once, with the arguments that were found or, if there are no more trials, the best."""
+    """The tool that is called once with the successful arguments or, after all trials, with the best."""
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
-        """An argument is fixed or searched; a direction belongs to an objective."""
         args, parameters = given.get("args"), given.get("parameters")
         if isinstance(args, Mapping) and isinstance(parameters, Mapping):
             both = [str(name) for name in cast("Mapping[Any, Any]", parameters) if name in args]
             if both:
-                yield Broken(f"fixed in args and searched at once: {', '.join(sorted(both))}", "parameters")
+                yield Broken(f"both fixed in args and searched: {', '.join(sorted(both))}", "parameters")
         if given.get("direction") is not None and given.get("objective") is None:
-            yield Broken("needs objective, the metric that it is about", "direction")
+            yield Broken("needs objective, the metric that it applies to", "direction")
         if given.get("tool") is not None and given.get("tool_name") is not None:
-            yield Broken("is another name for tool_name; give one of the two", "tool")
+            yield Broken("is an alias of tool_name; give only one", "tool")
 
     def facts(self) -> ProposerFacts:
         """It explores towards an objective; equal failures end it after its first design."""
@@ -180,7 +170,6 @@ class SearchProposer(ProposerSettings):
 
     @classmethod
     def describe_file(cls, definitions: dict[str, Any]) -> None:
-        """`tool` is another name for `tool_name`."""
         own = definitions[cls.__name__]
         own["properties"]["tool"] = own["properties"]["tool_name"]
         own["required"] = ["kind"]

@@ -1,13 +1,13 @@
 """The space of a search, as points of a unit cube: turns a tool's arguments into rows of numbers and back.
 
-Invariant: what `decode` and `from_optuna` give lies within its bounds and on its grid, however large its numbers are,
-and `encode` leads back to the same point, or to the nearest that a floating point number can tell from it.
+Invariant: the results of `decode` are within the bounds and on the grid, however large the numbers, and `encode` gives
+the same point, or the nearest that floating point can represent.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from pursuit.proposers.search.settings import Parameter, first_design
 
 Rows = NDArray[np.float64]
 APART = math.sqrt(0.5)
-"""The coordinate of the taken choice, so that two different choices are one unit apart."""
+"""The coordinate of the chosen value: two different choices are one unit apart."""
 
 LISTABLE = 1_024
 
@@ -42,7 +41,7 @@ class Range:
         """The range with its upper bound on the grid."""
         low, high, whole = given.low, given.high, given.kind == "int"
         if low is None or high is None:
-            raise ValueError(f"{name} has no bounds")  # the start of the mission checks it
+            raise ValueError(f"{name} lacks bounds")  # the start of the mission checks it
         step = given.step or 0.0
         if whole:
             low, step = int(low), int(step) or 1
@@ -53,37 +52,18 @@ class Range:
 
     @property
     def levels(self) -> int | None:
-        """How many values it has."""
         if self.whole:
             return int((self.high - self.low) // self.step) + 1
         return round((self.high - self.low) / self.step) + 1 if self.step else None
 
     def values(self) -> list[float | int]:
-        """Its values, if they can be listed."""
         return list(dict.fromkeys(self.value(self.low + place * self.step) for place in range(self.levels or 1)))
 
-    def distribution(self) -> BaseDistribution:
-        """The distribution for Optuna; a grid of fractions is numbered, so no rounding can miss it."""
-        if self.whole:
-            return IntDistribution(int(self.low), int(self.high), log=self.log, step=int(self.step))
-        if self.levels is not None:
-            return IntDistribution(0, self.levels - 1)
-        return FloatDistribution(self.low, self.high, log=self.log)
-
-    def to_optuna(self, value: float) -> float | int:
-        """The argument in Optuna's numbers."""
-        return value if self.whole or not self.step else round((value - self.low) / self.step)
-
-    def from_optuna(self, number: float) -> float | int:
-        """The argument for Optuna's number."""
-        return self.value(number if self.whole or not self.step else self.low + number * self.step)
-
     def nearest(self, number: float) -> float | int:
-        """The argument of a point of the cube, without meaningless digits."""
         return self.value(number if self.step else neat(number, self.high - self.low))
 
     def value(self, number: float) -> float | int:
-        """The argument nearest to a number, in the type that the tool wants."""
+        """The argument nearest to a number, in the type of the tool."""
         if self.whole:
             low, high, step = int(self.low), int(self.high), int(self.step)
             return min(high, max(low, low + (round(number) - low + step // 2) // step * step))
@@ -100,16 +80,7 @@ class ChoiceColumns:
 
     @property
     def columns(self) -> slice:
-        """Its columns."""
         return slice(self.column, self.column + len(self.choices))
-
-    def to_optuna(self, value: object) -> int:
-        """The number of a choice."""
-        return self.choices.index(value)
-
-    def from_optuna(self, number: int) -> Any:
-        """The choice with a number."""
-        return self.choices[number]
 
 
 class Space:
@@ -124,7 +95,7 @@ class Space:
                 self.choices.append(ChoiceColumns(name, tuple(one.choices), self.width))
                 self.width += len(one.choices)
         self.first_design = first_design(parameters)
-        self._names = tuple(parameters)
+        self.names = tuple(parameters)
         self._log = np.array([one.log for one in self.ranges], dtype=bool)
         self._low = np.array([one.low for one in self.ranges], dtype=float)
         self._step = np.array([one.step for one in self.ranges], dtype=float)
@@ -133,24 +104,7 @@ class Space:
         self._span = np.where(self._to > self._from, self._to - self._from, 1.0)
 
     @cached_property
-    def distributions(self) -> dict[str, BaseDistribution]:
-        """The space for Optuna, in the order of the mission."""
-        found: dict[str, BaseDistribution] = {one.name: one.distribution() for one in self.ranges}
-        found.update({one.name: CategoricalDistribution(range(len(one.choices))) for one in self.choices})
-        return {name: found[name] for name in self._names}
-
-    def to_optuna(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """The searched arguments in Optuna's numbers; choices are numbered, since it does not take every value."""
-        return {one.name: one.to_optuna(args[one.name]) for one in (*self.ranges, *self.choices)}
-
-    def from_optuna(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments for Optuna's numbers."""
-        found = {one.name: one.from_optuna(params[one.name]) for one in (*self.ranges, *self.choices)}
-        return {name: found[name] for name in self._names}
-
-    @cached_property
     def size(self) -> int | None:
-        """How many points it has; None if they cannot be counted."""
         levels = [one.levels for one in self.ranges]
         if any(level is None for level in levels):
             return None
@@ -158,24 +112,21 @@ class Space:
 
     @cached_property
     def spacing(self) -> Rows:
-        """How far neighbours on the grid are apart, for each numeric column; 0 without a grid."""
+        """The distance of neighbours on the grid for each numeric column; 0 without a grid."""
         return np.where(self._log, 0.0, self._step / self._span)
 
-    def axes(self) -> dict[str, Sequence[Any]]:
-        """The values of each parameter, of a space that can be listed; steps that rounding swallows are left out."""
-        found: dict[str, Sequence[Any]] = {one.name: one.values() for one in self.ranges}
-        found.update({one.name: one.choices for one in self.choices})
-        return {name: found[name] for name in self._names}
+    def points(self) -> Iterator[dict[str, Any]]:
+        """The arguments of every point of a finite space, without steps that rounding removes."""
+        axes = [*(one.values() for one in self.ranges), *(one.choices for one in self.choices)]
+        for point in product(*axes):
+            found = dict(zip((one.name for one in (*self.ranges, *self.choices)), point, strict=True))
+            yield {name: found[name] for name in self.names}
 
     def everything(self) -> Rows:
-        """Every point, of a space that can be listed."""
-        axes = self.axes()
-        names = [one.name for one in (*self.ranges, *self.choices)]
-        points = product(*[axes[name] for name in names])
-        return np.array([self.encode(dict(zip(names, point, strict=True))) for point in points])
+        return np.array([self.encode(args) for args in self.points()])
 
     def snap(self, rows: Rows) -> Rows:
-        """The nearest points that exist."""
+        """The nearest points of the space."""
         count = len(self.ranges)
         found = np.zeros_like(rows)
         unit = np.clip(rows[:, :count], 0.0, 1.0)
@@ -186,7 +137,6 @@ class Space:
         return found
 
     def encode(self, args: Mapping[str, Any]) -> Rows:
-        """The point of these arguments."""
         row = np.zeros(self.width)
         numbers = np.array([float(args[one.name]) for one in self.ranges])
         row[: len(self.ranges)] = (self._scaled(numbers) - self._from) / self._span
@@ -195,12 +145,11 @@ class Space:
         return row
 
     def decode(self, row: Rows) -> dict[str, Any]:
-        """The arguments of a point."""
         numbers = self._numbers(np.clip(row[None, : len(self.ranges)], 0.0, 1.0))[0]
         found: dict[str, Any] = {one.name: one.nearest(float(x)) for one, x in zip(self.ranges, numbers, strict=True)}
         for one in self.choices:
             found[one.name] = one.choices[int(np.argmax(row[one.columns]))]
-        return {name: found[name] for name in self._names}
+        return {name: found[name] for name in self.names}
 
     def _scaled(self, numbers: Rows) -> Rows:
         return np.where(self._log, np.log(np.where(self._log, numbers, 1.0)), numbers)

@@ -1,10 +1,10 @@
-"""A sampler for Optuna that learns a smooth model of every metric and looks for the best point of the model.
+"""A sampler that learns a smooth model of every metric and looks for the best point of the model.
 
 Invariant: the next point follows from the seed, the trial's number and the trials told before, and from nothing else.
 
-Each limit and the objective get an interpolant of their own (cubic radial basis functions with a linear tail), so a
-few dozen evaluations show where the limits run. A search that no longer gains begins afresh elsewhere with a new
-design, and afterwards polishes the best of everything; the two take turns. Where measurements are noisy, three ways
+Each limit and the objective get their own interpolant (cubic radial basis functions with a linear tail), so a few
+dozen evaluations show where the limits run. A search without progress starts again elsewhere with a new design, and
+afterwards polishes the overall best; the two take turns. Where measurements are noisy, three ways
 take turns, because each fails on some functions: surfaces between the values, as near to them as leaving out each value
 in turn shows to be right; surfaces through the mean of each point; and a step of TPE.
 """
@@ -12,14 +12,10 @@ in turn shows to be right; surfaces through the mean of each point; and a step o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import optuna
 from cmaes import CMA  # pyright: ignore[reportMissingTypeStubs]
 from numpy.random import Generator
-from optuna.distributions import BaseDistribution
-from optuna.trial import FrozenTrial, TrialState
 
 from pursuit.proposers.search.space import APART, LISTABLE, Rows, Space
 
@@ -35,7 +31,7 @@ def distances(rows: Rows, others: Rows) -> Rows:
 class Interpolant:
     """A smooth surface through known values: cubic radial basis functions with a linear tail.
 
-    Each column of values has a surface of its own. A small ridge keeps the system solvable. With `counts`, how often
+    Each column of values has its own surface. A small ridge keeps the system solvable. With `counts`, how often
     each point was measured, the values are noisy: each column gets the ridge that predicts left-out values best.
     """
 
@@ -62,7 +58,6 @@ class Interpolant:
             self._weights = np.linalg.lstsq(system, wanted, rcond=None)[0]
 
     def __call__(self, rows: Rows) -> Rows:
-        """The surfaces at the rows."""
         moved = (rows - self._middle) / self._spread
         ones = np.ones((len(rows), 1))
         return np.hstack([distances(moved, self._points) ** 3, ones, moved]) @ self._weights
@@ -107,7 +102,7 @@ EVOLVES = 4
 """How many epochs of the models pass before CMA-ES takes turns with them."""
 STEP = 1 / 6
 """The first step of CMA-ES, as a share of each range."""
-LARGEST_SEED = 2**32
+MAX_SEED = 2**32
 SMOOTHED, THROUGH, TPE = 2, 0, 1
 """Whose turn it is with noise, by the number of the trial modulo three."""
 MODEL_COUNTS = 3.0
@@ -120,14 +115,14 @@ GAIN = {True: 1e-3, False: 1e-4}
 
 
 class Seen:
-    """What was measured so far, and whether the same point gave different results.
+    """The measurements so far, and whether the same point gave different results.
 
     `noise` is what the mission says: None leaves it to what is seen.
     """
 
     def __init__(self, space: Space, *, aimless: bool, noise: float | bool | None = None) -> None:
         self.space = space
-        self.aimless = aimless  # only the limits count: there is no objective, or it has not reached its target
+        self.aimless = aimless  # only the limits count: without an objective, or before it reaches its target
         self.noisy = bool(noise)
         self._open = noise is None
         self._points: list[Rows] = []
@@ -142,7 +137,7 @@ class Seen:
         return len(self._points)
 
     def add(self, point: Rows, excess: Sequence[float], value: float) -> bool:
-        """Adds a result, unless it is a mere repeat; one that differs from an earlier one of its point shows noise."""
+        """Adds a result unless it is a repeat; a result that differs from an earlier one of its point shows noise."""
         key = point.tobytes()
         self._counts[key] = self._counts.get(key, 0) + 1
         first = self._first.setdefault(key, len(self._points))
@@ -158,12 +153,11 @@ class Seen:
         return True
 
     def count(self, point: Rows) -> int:
-        """How often a point was measured."""
         return self._counts.get(point.tobytes(), 0)
 
     @property
     def settled(self) -> bool:
-        """Whether it is known if there is noise: the mission says so, or a point was measured twice."""
+        """True if the presence of noise is known: from the settings, or from a point that was measured twice."""
         return not self._open or self.noisy or self.repeats > 0
 
     def rows(self, first: int = 0) -> tuple[Rows, Rows, Rows, Rows | None]:
@@ -186,7 +180,7 @@ class Seen:
         return [one for one in self._points if (one[count:] == point[count:]).all()]
 
     def leader(self) -> Rows | None:
-        """The best point: the best that was seen or, with noise, the one that the model of all results ranks best."""
+        """The best measured point or, with noise, the best point by the model of all results."""
         if not self._points:
             return None
         if self.noisy and len(self._first) >= self.space.width + 2:
@@ -200,67 +194,34 @@ class Seen:
         return points[np.lexsort((values, over))]
 
 
-class WholePoints(optuna.samplers.BaseSampler):
-    """A sampler of whole points: each trial is drawn at once."""
-
-    def __init__(self, space: Space) -> None:
-        self.space = space
-
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """The whole space, always."""
-        return self.space.distributions
-
-    def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        """For a parameter outside of the space; a search has none."""
-        raise NotImplementedError(param_name)
-
-
-class Surrogate(WholePoints):
-    """Chooses each next point by a model of what was seen; the study adds each result to `seen` before it ends."""
+class Surrogate:
+    """Chooses each next point by a model of what was seen."""
 
     def __init__(self, seen: Seen, seed: int) -> None:
-        super().__init__(seen.space)
+        self.space = seen.space
         self._seen = seen
         self._seed = seed
-        self._pending: dict[int, Rows] = {}
         self._failures: list[Rows] = []
-        self._learned = 0  # the rows of `seen` that are counted
         self.epochs = Epochs(seen)
         self._evolution: tuple[int, Evolution] | None = None
 
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """The arguments of the next trial."""
-        args = self.space.decode(self._next(trial.number))
-        self._pending[trial.number] = self.space.encode(args)
-        return self.space.to_optuna(args)
+    def learn(self, number: int, point: Rows, excess: Sequence[float], value: float) -> None:
+        """Counts a result that was added to `seen`."""
+        number = self._place(number)
+        if self.epochs.evolving and number >= self.epochs.first_trial:
+            self._evolve().tell(point, value)
+        self.epochs.count_trial(number, excess, value)
 
-    def after_trial(
-        self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
-    ) -> None:
-        """Learns from the end of a trial."""
-        self._pending.pop(trial.number, None)
-        point = self.space.encode(self.space.from_optuna(trial.params))
-        if state == TrialState.COMPLETE and values:
-            if len(self._seen) == self._learned:
-                return  # the same result once more
-            self._learned = len(self._seen)
-            number = self._place(trial.number)
-            if self.epochs.evolving and number >= self.epochs.first_trial:
-                self._evolve().tell(point, values[0])
-            self.epochs.count_trial(number, trial.user_attrs[EXCESS], values[0])
-        elif trial.user_attrs.get(FAILED):
-            self._failures.append(point)
+    def avoid(self, point: Rows) -> None:
+        """Keeps off a point where the tool failed."""
+        self._failures.append(point)
 
     def _place(self, number: int) -> int:
-        """The number of a trial without the mere repeats before it: a search goes on after them as if without them."""
+        """The number of a trial, not counting earlier repeats, which do not affect the search."""
         return number - self._seen.repeats
 
     def doubts(self, number: int) -> bool:
-        """Whether it is time to find out if there is noise: after the design, or else when the models stop to gain."""
+        """True if it is time to test for noise: after the design, or when the models stop to gain."""
         due = self.space.first_design if self.epochs.count == 0 else self.epochs.first_trial
         if self.epochs.count > 1 or number != due or self._seen.settled:
             return False
@@ -268,14 +229,15 @@ class Surrogate(WholePoints):
         return leader is not None and not any((leader == one).all() for one in self._failures)  # repeats of it fail
 
     def yields(self, number: int) -> bool:
-        """Whether this trial is TPE's: with noise each third one, unless it belongs to a design or to CMA-ES."""
+        """True if TPE chooses this trial: with noise every third, unless it belongs to a design or to CMA-ES."""
         number = self._place(number)
         if not self._seen.noisy or self._seen.aimless or self.epochs.evolving or number % 3 != TPE:
             return False
         place, listed = number - self.epochs.first_trial, self.space.size is not None and self.space.size <= LISTABLE
         return not listed and not (self.epochs.fresh and place < self.space.first_design)
 
-    def _next(self, number: int) -> Rows:
+    def ask(self, number: int, pending: Sequence[Rows]) -> Rows:
+        """The point of a trial, different from the `pending` ones."""
         number = self._place(number)
         chance = np.random.default_rng([self._seed, 0, number])
         first = self.epochs.first_row
@@ -283,10 +245,10 @@ class Surrogate(WholePoints):
         if self.epochs.fresh and place < self.space.first_design:
             return self._design()[place]
         if self.epochs.evolving:
-            return self.space.snap(self._evolve().ask(int(chance.integers(0, LARGEST_SEED)))[None])[0]
+            return self.space.snap(self._evolve().ask(int(chance.integers(0, MAX_SEED)))[None])[0]
         if len(self._seen) - first < self.space.width + 2:
             return self.space.snap(chance.random((1, self.space.width)))[0]
-        models = _Models(self._seen, first, number, chance, avoided=self._avoided())
+        models = _Models(self._seen, first, number, chance, avoided=self._avoided(pending))
         if self.space.size is not None and self.space.size <= LISTABLE:
             return models.best_of(self.space.everything())
         return models.search()
@@ -297,10 +259,10 @@ class Surrogate(WholePoints):
         if self._evolution is None or self._evolution[0] != count:
             chance = np.random.default_rng([self._seed, 6, count])
             start = chance.uniform(0.1, 0.9, self.space.width)
-            self._evolution = count, Evolution(start, int(chance.integers(0, LARGEST_SEED)))
+            self._evolution = count, Evolution(start, int(chance.integers(0, MAX_SEED)))
         return self._evolution[1]
 
-    def from_best(self, number: int) -> dict[str, Any]:
+    def from_best(self, number: int, pending: Sequence[Rows]) -> Rows:
         """A step from the best point: in turns to other numbers and, twice as often, to another choice.
 
         A model finds good numbers in a few steps, and a wrong choice costs more than numbers that are not quite right.
@@ -308,7 +270,7 @@ class Surrogate(WholePoints):
         leader = self._seen.leader()
         chance = np.random.default_rng([self._seed, 5, number])
         if leader is None:
-            return self.space.decode(chance.random(self.space.width))
+            return chance.random(self.space.width)
         alike, count = self._seen.alike(leader), len(self.space.ranges)
         others = self._other_choices(leader) if number // 3 % 3 else []  # each third trial is such a step
         if others:
@@ -317,10 +279,8 @@ class Surrogate(WholePoints):
             row = np.array(leader)
             row[:count] += chance.normal(size=count) * 10 ** chance.uniform(-2, -0.5)
         else:
-            row = _Models(self._seen, 0, number, chance, avoided=self._avoided(), like=leader).search()
-        args = self.space.decode(self.space.snap(row[None])[0])
-        self._pending[number] = self.space.encode(args)
-        return args
+            row = _Models(self._seen, 0, number, chance, avoided=self._avoided(pending), like=leader).search()
+        return self.space.snap(row[None])[0]
 
     def _other_choices(self, leader: Rows) -> list[Rows]:
         """The best point with one other choice, for each that was not tried with about the same numbers.
@@ -348,11 +308,11 @@ class Surrogate(WholePoints):
         cells = np.array([chance.permutation(size) for _ in range(self.space.width)]).T
         return self.space.snap((cells + chance.random((size, self.space.width))) / size)
 
-    def _avoided(self) -> tuple[Rows, Rows]:
+    def _avoided(self, pending: Sequence[Rows]) -> tuple[Rows, Rows]:
         """The last points where the tool failed, and those that are being tried."""
         width = self.space.width
         failed = np.array(self._failures[-FITTED:]).reshape(-1, width)
-        return failed, np.array(list(self._pending.values())).reshape(-1, width)
+        return failed, np.array(pending).reshape(-1, width)
 
 
 class Epochs:
@@ -360,7 +320,7 @@ class Epochs:
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
-        parameters = len(seen.space.distributions)
+        parameters = len(seen.space.names)
         self._patience = {True: 15 + 5 * parameters, False: 10 + 2 * parameters}
         self.count = 0
         self.first_trial = 0
@@ -374,12 +334,12 @@ class Epochs:
 
     @property
     def fresh(self) -> bool:
-        """Whether this epoch began with a design of its own; the one after it polishes the best instead."""
+        """True if this epoch began with a new design; the next one polishes the best instead."""
         return self.count % 2 == 0 if self.count < EVOLVES or not self._evolves else self.count % 3 == 2
 
     @property
     def evolving(self) -> bool:
-        """Whether this epoch is one of CMA-ES: without limits and late in a run, each third."""
+        """True if CMA-ES drives this epoch: without limits and late in a run, every third."""
         return self._evolves and self.count >= EVOLVES and self.count % 3 == 1
 
     def count_trial(self, number: int, excess: Sequence[float], value: float) -> None:
@@ -426,7 +386,6 @@ class Evolution:
         self._told: list[tuple[Rows, float]] = []
 
     def ask(self, seed: int) -> Rows:
-        """The next point."""
         self._cma.reseed_rng(seed)
         return self._cma.ask()
 
@@ -489,7 +448,6 @@ class _Models:
         return self._measured[self._best_first(own * self._means + (1 - own) * self._model(self._measured))[0]]
 
     def best_of(self, points: Rows) -> Rows:
-        """The most promising of these points."""
         return points[self._ranked(points)[0]]
 
     def search(self) -> Rows:
@@ -561,7 +519,7 @@ def _fitted(points: Rows, order: NDInts, most: int) -> NDInts:
 
 
 def _deepened(points: Rows, limits: Rows) -> Rows:
-    """The limits; one that its tool reports as zero wherever it is kept gets a depth: the distance to violated points.
+    """The limits; a limit that is reported as zero wherever it is kept gets a depth: the distance to violated points.
 
     Without it the surface would be flat there, and would not show where the limit begins.
     """
@@ -590,6 +548,5 @@ def _noisy_goal_of(values: Rows) -> Rows:
 
 
 def _scale_of(columns: Rows) -> Rows:
-    """A typical size of each column."""
     scale = np.median(np.abs(columns), axis=0)
     return np.where(scale > 0, scale, np.maximum(np.abs(columns).max(axis=0), 1e-300))

@@ -26,7 +26,7 @@ from pursuit.core.gateway_events import GatewayOutcome
 from pursuit.core.tools import CallFailed, Tool, Traits, UpstreamError
 from pursuit.errors import LedgerUnavailable, LimitReached
 from pursuit.policy.rules import Layers, OperatorPolicy, Ruling, decide, decide_request
-from pursuit.policy.traits import LONGEST_FORM, question_texts
+from pursuit.policy.traits import MAX_FORM, question_texts
 from pursuit.server.approval_form import approval_schema, how_to_approve, store_answer
 from pursuit.server.errors import READS, Context, as_object, caller_of, elicitation_channel, sendable, wire_error
 from pursuit.server.gateway.clients import ClientRequest
@@ -40,7 +40,7 @@ from pursuit.upstream.resource_tools import READ_TRAITS
 
 FORM = approval_schema(where="until the gateway ends")
 Note = Callable[[Mapping[str, Any]], None]
-MOST_TICKETS = 10_000
+MAX_TICKETS = 10_000
 _TICKET_PREFIX = "pursuit-passed-"
 _TICKET_LENGTH = 32
 _QUESTION_PREFIX = "pursuit-asked-"
@@ -71,7 +71,6 @@ class Authorization:
 
     @property
     def scope(self) -> str:
-        """What an approval of this call covers."""
         tool, client = self.tool, self.caller.scope
         return call_scope(tool.qualified, self.arguments, digest=tool.digest or None, client=client)
 
@@ -89,7 +88,6 @@ class Authorizer:
     _tickets: dict[str, str] = field(init=False, default_factory=dict[str, str])
 
     def allows(self, request: ClientRequest, tool: Tool, arguments: Mapping[str, Any]) -> bool:
-        """Whether policy allows a call without an approval."""
         return decide(self.layers(caller_of(request.ctx)), tool, arguments).decision == "allow"
 
     async def denied(self, ctx: Context, server: str, method: str, params: Mapping[str, Any]) -> str | None:
@@ -162,7 +160,7 @@ class Authorizer:
             changes=changes,
         )
         question = await ask()
-        can_ask = request.client.has_forms and len(text) <= LONGEST_FORM
+        can_ask = request.client.has_forms and len(text) <= MAX_FORM
         channel = elicitation_channel(request.ctx, self.channels) if can_ask else None
         may = channel is not None and question is not None and may_answer(call.caller, channel, question)
         if question is not None and not question.answered and channel is not None and may:
@@ -218,7 +216,7 @@ class Authorizer:
         """
         if not call.approved or result.get("resultType") != "input_required":
             return result
-        if len(self._tickets) >= MOST_TICKETS:
+        if len(self._tickets) >= MAX_TICKETS:
             self._tickets.clear()
         ticket = f"{_TICKET_PREFIX}{secrets.token_hex(_TICKET_LENGTH // 2)}"
         self._tickets[ticket] = call.scope
@@ -279,7 +277,7 @@ def _request(ctx: Context, server: str, method: str, params: Mapping[str, Any]) 
 
 def denial(policy: OperatorPolicy, tool: Tool, arguments: Mapping[str, Any]) -> str | None:
     """Why the operator's own rules forbid a call that needs no approval; None if they do not."""
-    ruling = policy.decide(tool, arguments)
+    ruling = decide(Layers(operator=replace(policy, mode="auto")), tool, arguments)
     return f"{tool.qualified} is denied by policy: {ruling.reason}" if ruling.decision == "deny" else None
 
 

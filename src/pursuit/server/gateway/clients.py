@@ -21,7 +21,7 @@ from mcp_types import CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_META_KEY, METHOD_N
 
 from pursuit.config.servers import LIMITS
 from pursuit.core.tools import CallFailed, UpstreamError
-from pursuit.server.errors import Context, as_object, connection_of, is_modern, without_surrogates
+from pursuit.server.errors import Context, as_object, connection_of, is_modern
 from pursuit.upstream.transport import NotificationQueue
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
@@ -30,8 +30,6 @@ _CLIENT_META_KEYS = ("progressToken", LOG_LEVEL_META_KEY)
 
 
 class Timeout:
-    """The time that a server has for one request; None is unlimited."""
-
     def __init__(self, seconds: float | None = None) -> None:
         self.seconds = seconds
         self._scope: anyio.CancelScope | None = None
@@ -98,7 +96,6 @@ class OutboundFilter:
 
 
 def cannot_ask(method: str) -> UpstreamError:
-    """The error of a client that cannot be asked."""
     return UpstreamError(METHOD_NOT_FOUND, f"{method}: there is no client to ask here")
 
 
@@ -109,20 +106,13 @@ class GatewayClient:
         self.capabilities = capabilities
         self.modern = modern
         self.outbound = outbound
-        self.unicode_only = False
         self.level: str | None = None
 
     @property
     def interactive(self) -> bool:
-        """Whether a server may send it requests."""
         return any(self.capabilities.get(one) is not None for one in INTERACTIVE)
 
-    def encodable(self, message: Any) -> Any:
-        """A part of a message that can be sent to this client."""
-        return without_surrogates(message) if self.unicode_only else message
-
     def can(self, capability: str) -> bool:
-        """Whether it declares this capability."""
         return self.capabilities.get(capability) is not None
 
     @property
@@ -135,11 +125,8 @@ class GatewayClient:
 class ClientSession(GatewayClient):
     """A legacy client, for as long as its connection exists."""
 
-    def __init__(
-        self, capabilities: Mapping[str, Any], outbound: OutboundFilter, connection: Connection, *, unicode_only: bool
-    ) -> None:
+    def __init__(self, capabilities: Mapping[str, Any], outbound: OutboundFilter, connection: Connection) -> None:
         super().__init__(capabilities, outbound, modern=False)
-        self.unicode_only = unicode_only
         self.closed = anyio.Event()
         self.ready = anyio.Event()
         self.resource_uris: dict[tuple[str, str], str] = {}
@@ -164,14 +151,13 @@ class ClientSession(GatewayClient):
         self._queue.put(method, params)
 
     async def send_queued(self) -> None:
-        """Sends the queued notifications until it is cancelled."""
         async for method, params in self._queue:
-            await self._connection.notify(method, self.encodable(params) or None)
+            await self._connection.notify(method, params or None)
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Sends it a server's request that belongs to no request of its own; raises `UpstreamError`."""
         await self.ready.wait()
-        return await self.outbound.ask(self._connection, method, self.encodable(params))
+        return await self.outbound.ask(self._connection, method, params)
 
 
 class PendingWork(Protocol):
@@ -209,7 +195,6 @@ class ClientRequest:
 
     @property
     def token(self) -> Any:
-        """The progress token, or None."""
         return as_object(self.params.get("_meta")).get("progressToken")
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
@@ -218,7 +203,7 @@ class ClientRequest:
             return
         with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
             channel = self.ctx.session._request_outbound  # pyright: ignore[reportPrivateUsage]
-            await channel.notify(method, self.client.encodable(params))
+            await channel.notify(method, params)
 
     @asynccontextmanager
     async def queueing(self) -> AsyncGenerator[None]:
@@ -238,7 +223,7 @@ class ClientRequest:
         """Sends a legacy client a server's request while its own request waits; raises `UpstreamError`."""
         async with self.timeout.paused():
             channel = self.ctx.session._request_outbound  # pyright: ignore[reportPrivateUsage]
-            return await self.client.outbound.ask(channel, method, self.client.encodable(params), seconds)
+            return await self.client.outbound.ask(channel, method, params, seconds)
 
 
 class OperatorRequest(ClientRequest):
@@ -278,17 +263,13 @@ class Clients:
         return iter(tuple(self._sessions.values()))
 
     def initialize(self, ctx: Context) -> ClientSession:
-        """The session of a client that sends `initialize`."""
         connection = connection_of(ctx)
         capabilities = as_object((ctx.params or {}).get("capabilities"))
         known = self._sessions.get(connection)
         if known is not None:
             known.capabilities = capabilities
             return known
-        # The SDK's legacy HTTP transport encodes with UTF-8, which has no lone surrogates.
-        session = self._sessions[connection] = ClientSession(
-            capabilities, self.outbound, connection, unicode_only=ctx.request is not None
-        )
+        session = self._sessions[connection] = ClientSession(capabilities, self.outbound, connection)
         connection.exit_stack.callback(self._close, connection)
         return session
 

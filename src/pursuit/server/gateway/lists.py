@@ -19,13 +19,13 @@ from pursuit.errors import PursuitError, UpstreamUnavailable
 from pursuit.server.errors import as_object
 from pursuit.server.gateway.clients import INTERACTIVE, ClientRequest
 from pursuit.server.gateway.relay import Relay
-from pursuit.server.gateway.upstreams import LONGEST_NAME, GatewayLimits, Upstreams
+from pursuit.server.gateway.upstreams import MAX_NAME, GatewayLimits, Upstreams
 from pursuit.upstream.client import LIST_METHODS, McpUpstream, pages
 from pursuit.upstream.listing import read_listing
 from pursuit.upstream.transport import too_large, write_json
 
 KINDS: Mapping[str, str] = {method: kind for kind, method in LIST_METHODS.items()}
-MOST_CURSORS = 10_000
+MAX_CURSORS = 10_000
 LISTED_SECONDS = 30.0
 """How long a tool counts as listed that a server shows to some clients only."""
 
@@ -91,7 +91,6 @@ class Lists:
         return next((one for one in found if one.name == tool.name), tool)
 
     def changed(self, server: str | None = None) -> None:
-        """Forgets the tools of a server, or of all servers."""
         if server is None:
             self._listed.clear()
         else:
@@ -116,7 +115,7 @@ class Lists:
         fresh = [tool for tool in tools if tool.name not in before]
         following = result.get("nextCursor")
         if isinstance(following, str):
-            if len(self._seen) >= MOST_CURSORS:
+            if len(self._seen) >= MAX_CURSORS:
                 self._seen.clear()
             size, most = size + len(write_json(entries)), self._upstreams[server].config.client.limits.list
             if size > most:  # the list goes on over more pages than we can hold
@@ -190,8 +189,8 @@ class Lists:
                 self._warn([f"{server}: an entry without a name is left out"])
                 continue
             qualified = self._upstreams.names.qualified(server, name)
-            if len(qualified) > LONGEST_NAME:
-                self._warn([f"{qualified} is left out: a name has at most {LONGEST_NAME} characters"])
+            if len(qualified) > MAX_NAME:
+                self._warn([f"{qualified} is left out: a name has at most {MAX_NAME} characters"])
                 continue
             named.append({**entry, "name": qualified})
         return named
@@ -212,7 +211,7 @@ class Lists:
 
     def _warn(self, warnings: list[str]) -> None:
         for warning in warnings:
-            if warning not in self._warned and len(self._warned) < MOST_CURSORS:
+            if warning not in self._warned and len(self._warned) < MAX_CURSORS:
                 self._warned.add(warning)
                 _log.warning("%s", warning)
 

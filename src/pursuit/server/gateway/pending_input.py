@@ -21,8 +21,9 @@ from mcp_types import INVALID_PARAMS, INVALID_REQUEST, REQUEST_TIMEOUT
 
 from pursuit.config.servers import LIMITS
 from pursuit.core.tools import NotifyFn, UpstreamError
+from pursuit.server.errors import is_wanted, log_level
 from pursuit.server.gateway.clients import ClientRequest, cannot_ask
-from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS, is_wanted, log_level
+from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS
 from pursuit.tasks.record import finite
 from pursuit.upstream.transport import ClientFeatures, NotificationQueue
 
@@ -36,8 +37,6 @@ Perform = Callable[[ClientFeatures, NotifyFn | None], Awaitable[dict[str, Any]]]
 
 
 class Progress:
-    """The progress of one call under its client's token; a client without a token gets none."""
-
     def __init__(self, token: Any) -> None:
         self.token = token
         self._base = 0.0
@@ -111,7 +110,6 @@ class PendingCall:
             self._wake()
 
     def cancel(self) -> None:
-        """Ends the call, for all requests that wait for it."""
         self._scope.cancel()
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -165,7 +163,6 @@ class PendingCall:
 
     @property
     def open(self) -> dict[str, _Question]:
-        """The questions without an answer."""
         return {key: one for key, one in self._questions.items() if not one.answered.is_set()}
 
     def take(self, answers: Mapping[str, Any]) -> None:
@@ -210,7 +207,6 @@ class PendingCalls:
         return await self._wait(request, f"{STATE_PREFIX}{secrets.token_hex(16)}", pending)
 
     def holds(self, params: Mapping[str, Any]) -> bool:
-        """Whether a request comes back to a call that waits here."""
         return str(params.get("requestState")) in self._pending
 
     async def resume(self, request: ClientRequest, params: Mapping[str, Any]) -> dict[str, Any]:

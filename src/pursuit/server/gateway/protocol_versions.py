@@ -10,14 +10,12 @@ Invariant: between peers of the same generation nothing is changed; a translatio
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from mcp_types import INVALID_PARAMS, LOG_LEVEL_META_KEY, SERVER_INFO_META_KEY
 
 from pursuit.core.tools import UpstreamError, without_meta
 from pursuit.server.errors import LISTS, RESOURCE_NOT_FOUND, as_object
-
-LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
 CACHEABLE = LISTS | {"server/discover", "resources/read"}
 MAY_ASK = frozenset({"tools/call", "prompts/get", "resources/read"})
@@ -35,14 +33,12 @@ ROUND_TRIP_KEYS = ("inputResponses", "requestState")
 def result_for(
     method: str, result: dict[str, Any], *, to_modern: bool, from_modern: bool, info: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """A server's result as the client's generation has it."""
     if to_modern == from_modern:
         return result
     return modern_result(method, result, info) if to_modern else _legacy_result(method, result)
 
 
 def modern_result(method: str, result: Mapping[str, Any], info: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A result with the modern envelope."""
     body = {**result}
     body.setdefault("resultType", "complete")
     if method in CACHEABLE and body["resultType"] == "complete":
@@ -60,7 +56,6 @@ def _legacy_result(method: str, result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def error_for(method: str, error: UpstreamError, *, to_modern: bool, from_modern: bool) -> UpstreamError:
-    """A server's error with the code that the client's generation has for it."""
     if to_modern == from_modern or method != "resources/read":
         return error
     if to_modern and error.code == RESOURCE_NOT_FOUND:
@@ -87,17 +82,3 @@ def params_for(params: Mapping[str, Any], *, to_modern: bool, level: str | None 
     elif isinstance(given, Mapping):
         body.pop("_meta")
     return body
-
-
-def log_level(params: Mapping[str, Any]) -> str | None:
-    """The log level that a modern request asks for."""
-    level = as_object(params.get("_meta")).get(LOG_LEVEL_META_KEY)
-    return level if level in LEVELS else None
-
-
-def is_wanted(level: str | None, params: Mapping[str, Any]) -> bool:
-    """Whether a log message has this level or above; a message without a known level counts as above."""
-    given = params.get("level")
-    if level is None:
-        return False
-    return given not in LEVELS or LEVELS.index(cast("str", given)) >= LEVELS.index(level)

@@ -19,7 +19,16 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 
 from pursuit.core.tools import AnswerFn, InitializeResult, NotifyFn, UpstreamError
-from pursuit.server.errors import LISTS, MAY_APPROVE, NEEDED_CAPABILITY, as_object, elicitation_channel, is_modern
+from pursuit.server.errors import (
+    LISTS,
+    MAY_APPROVE,
+    NEEDED_CAPABILITY,
+    as_object,
+    elicitation_channel,
+    is_modern,
+    is_wanted,
+    log_level,
+)
 from pursuit.server.gateway.authorization import Authorizer
 from pursuit.server.gateway.clients import ClientRequest, GatewayClient
 from pursuit.server.gateway.pending_input import PROGRESS, PendingCalls, Progress
@@ -27,8 +36,6 @@ from pursuit.server.gateway.protocol_versions import (
     MAY_ASK,
     ROUND_TRIP_KEYS,
     error_for,
-    is_wanted,
-    log_level,
     params_for,
     result_for,
 )
@@ -43,7 +50,7 @@ from pursuit.upstream.client import McpUpstream
 from pursuit.upstream.tasks import Handle, OnTaskStatus, follow_task, task_generation, task_handle, with_tasks_extension
 from pursuit.upstream.transport import ClientFeatures
 
-MOST_ROUNDS = 10
+MAX_ROUNDS = 10
 PAUSE = 0.2
 """Seconds before a call is sent again to a server that wants it again without a question."""
 
@@ -59,8 +66,6 @@ Around = Callable[[], AbstractAsyncContextManager[Note | None]]
 
 
 class Relay:
-    """Sends requests to servers."""
-
     def __init__(self, routing: Routing, sessions: LegacySessions, pending: PendingCalls, auth: Authorizer) -> None:
         self._routing = routing
         self._authorizer = auth
@@ -123,8 +128,8 @@ class Relay:
         rounds = 0
         while not request.client.modern and result.get("resultType") == "input_required":
             rounds += 1
-            if rounds > MOST_ROUNDS:
-                raise UpstreamError(INTERNAL_ERROR, f"the server asked {MOST_ROUNDS} times and did not come to an end")
+            if rounds > MAX_ROUNDS:
+                raise UpstreamError(INTERNAL_ERROR, f"the server asked {MAX_ROUNDS} times and did not come to an end")
             body = await _with_answers(request, body, result)
             progress.restart()
             wanted, paused = progress.token is not None, request.timeout.paused
@@ -148,7 +153,6 @@ class Relay:
             return await _exchange(request, channel, body, around, on_notify=on_notify, follow=on_notify, level=level)
 
         if request.method in MAY_ASK and not request.operator:
-            self._sessions.check(request, upstream)
             return await self._pending.run(request, params, perform)
         return await perform(ClientFeatures(capabilities=request.client.capabilities), None)
 
@@ -253,7 +257,6 @@ def _status(request: ClientRequest, handle: Handle) -> OnTaskStatus:
 
 
 async def _with_answers(request: ClientRequest, body: dict[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The same request with the client's answers."""
     again = {key: value for key, value in body.items() if key not in ROUND_TRIP_KEYS}
     questions: Any = asked.get("inputRequests")
     if isinstance(questions, Mapping) and questions:

@@ -7,6 +7,7 @@ requests for the resources of the others.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -15,7 +16,6 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
-from pursuit.core.patterns import ProcessorTime
 from pursuit.core.tools import CallFailed
 from pursuit.errors import UpstreamUnavailable
 from pursuit.server.errors import RESOURCE_NOT_FOUND, as_object, sendable
@@ -23,18 +23,16 @@ from pursuit.server.gateway.clients import ClientRequest, ClientSession
 from pursuit.server.gateway.relay import Relay
 from pursuit.server.gateway.upstreams import GatewayLimits, Upstreams
 
-LONGEST_URI = 2_048
+MAX_URI = 2_048
 TEMPLATE_SECONDS = 0.05
 """Processor time for comparing one URI with the templates of all servers."""
 _NOT_HERE = (INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND)
-MOST_KNOWN = 10_000
+MAX_KNOWN = 10_000
 _Listed = tuple[frozenset[str], list[Any]]
 """What a server lists: the URIs of its resources, and its templates."""
 
 
 class GatewayResources:
-    """Sends requests about a resource or a prompt to its owner."""
-
     def __init__(self, upstreams: Upstreams, relay: Relay, limits: GatewayLimits) -> None:
         self._upstreams = upstreams
         self._relay = relay
@@ -42,7 +40,6 @@ class GatewayResources:
         self._known: dict[str, str] = {}
 
     async def request_resource(self, request: ClientRequest) -> dict[str, Any]:
-        """Answers a request that names a resource: read, subscribe, unsubscribe."""
         uri = request.params.get("uri")
         if self._upstreams.names.single:
             return await self._relay.send(request, self._upstreams.only, request.params)
@@ -106,12 +103,11 @@ class GatewayResources:
         return block
 
     def _remember(self, uri: str, server: str) -> None:
-        if len(self._known) >= MOST_KNOWN:
+        if len(self._known) >= MAX_KNOWN:
             self._known.clear()
         self._known[uri] = server
 
     async def get_prompt(self, request: ClientRequest) -> dict[str, Any]:
-        """Answers `prompts/get`."""
         name = request.params.get("name")
         owner = self._upstreams.names.owner(name) if isinstance(name, str) else None
         if owner is None:
@@ -120,7 +116,6 @@ class GatewayResources:
         return await self._relay.send(request, self._upstreams[owner[0]], params)
 
     async def complete(self, request: ClientRequest) -> dict[str, Any]:
-        """Answers `completion/complete` for a prompt or for a URI template."""
         ref = as_object(request.params.get("ref"))
         name, uri = ref.get("name"), ref.get("uri")
         owner = self._upstreams.names.owner(name) if isinstance(name, str) else None
@@ -168,18 +163,18 @@ class GatewayResources:
 def _likeliest(listed: Mapping[str, _Listed], uri: str) -> list[str]:
     having = [server for server, (uris, _) in listed.items() if uri in uris]
     # The patience is for all templates together: a server can list as many as it likes.
-    patience = ProcessorTime(TEMPLATE_SECONDS)
+    until = time.thread_time() + TEMPLATE_SECONDS
     fitting = [
         server
         for server, (_, templates) in listed.items()
-        if any(fits(one, uri) for one in templates if not patience.over)
+        if any(fits(one, uri) for one in templates if time.thread_time() < until)
     ]
     return list(dict.fromkeys((*having, *fitting, *listed)))
 
 
 def fits(template: Any, uri: str) -> bool:
     """Whether a URI may come from a URI template, or is the template itself; a long one fits nothing."""
-    if not isinstance(template, str) or max(len(template), len(uri)) > LONGEST_URI:
+    if not isinstance(template, str) or max(len(template), len(uri)) > MAX_URI:
         return False
     try:
         return template == uri or UriTemplate.parse(template).match(uri) is not None

@@ -15,19 +15,17 @@ import logging
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import anyio
 import anyio.abc
 from mcp_types import INVALID_REQUEST, METHOD_NOT_FOUND
 
-from pursuit.core.tools import CallFailed, InitializeResult, UpstreamError
+from pursuit.core.tools import InitializeResult, UpstreamError
 from pursuit.errors import UpstreamUnavailable
-from pursuit.server.errors import NEEDED_CAPABILITY, is_modern
-from pursuit.server.gateway.clients import INTERACTIVE, ClientRequest, ClientSession
-from pursuit.server.gateway.protocol_versions import is_wanted, log_level
-from pursuit.server.gateway.upstreams import GatewayLimits, NotifiedBy
+from pursuit.server.errors import NEEDED_CAPABILITY, is_modern, is_wanted, log_level
+from pursuit.server.gateway.clients import ClientRequest, ClientSession
+from pursuit.server.gateway.upstreams import GatewayLimits
 from pursuit.upstream.client import McpClient, McpUpstream, SharedClient
 from pursuit.upstream.transport import ClientFeatures
 
@@ -65,31 +63,18 @@ class Route:
             raise
 
     def notified(self, method: str, params: Mapping[str, Any]) -> None:
-        """Hands a notification outside of requests to this client."""
         self.session.notify_from(self.server, method, params)
-
-
-@dataclass(slots=True, eq=False)
-class _LegacyChannel:
-    """The legacy connection to a server of both generations that clients share which need none of their own."""
-
-    channel: UpstreamChannel | None = None
-    legacy: bool = False
-    opening: anyio.Lock = field(default_factory=anyio.Lock)
 
 
 class Routing:
     """All connections of clients to servers; `alone` if there is only one client for all time."""
 
-    def __init__(self, tasks: anyio.abc.TaskGroup, *, alone: bool, limits: GatewayLimits, notified: NotifiedBy) -> None:
+    def __init__(self, tasks: anyio.abc.TaskGroup, *, alone: bool, limits: GatewayLimits) -> None:
         self._tasks = tasks
         self._alone = alone
         self._limits = limits
-        self._notified = notified
         self._routes: dict[tuple[ClientSession, McpUpstream], Route] = {}
-        self._legacy_channels: dict[McpUpstream, _LegacyChannel] = {}
         self._under_way: dict[McpUpstream, list[ClientRequest]] = {}
-        self._separate_calls: dict[McpUpstream, int] = {}
 
     async def adopt(self, session: ClientSession, upstreams: Mapping[str, McpUpstream]) -> None:
         """Gives the shared connections to the only client, in its own protocol version if the servers speak it."""
@@ -110,17 +95,10 @@ class Routing:
             del self._routes[key]
 
     def has_own(self, session: ClientSession, upstream: McpUpstream) -> bool:
-        """Whether a client has a connection of its own."""
         route = self._routes.get((session, upstream))
         return route is not None and route.separate
 
-    def has_legacy_channel(self, upstream: McpUpstream) -> bool:
-        """Whether legacy clients without a connection of their own share another one than modern clients."""
-        shared = self._legacy_channels.get(upstream)
-        return shared is not None and shared.legacy
-
     def routes_of(self, session: ClientSession) -> list[Route]:
-        """All connections of a client."""
         return [route for (owner, _), route in self._routes.items() if owner is session]
 
     def log_message(self, upstream: McpUpstream, params: Mapping[str, Any]) -> None:
@@ -132,72 +110,34 @@ class Routing:
         requests = [one for one in self._under_way.get(upstream, ()) if is_wanted(_level(one), params)]
         if not requests or (not self._alone and any(one.client is not requests[-1].client for one in requests)):
             _log.debug("a log message of %s belongs to no single client", upstream.name)
+        elif isinstance(client := requests[-1].client, ClientSession):
+            client.notify(LOG_MESSAGE, params)
         else:
-            self._send_log_message(requests[-1], LOG_MESSAGE, params)
-
-    def _send_log_message(self, request: ClientRequest, method: str, params: Mapping[str, Any]) -> None:
-        if method != LOG_MESSAGE or not is_wanted(_level(request), params):
-            return
-        if isinstance(request.client, ClientSession):
-            request.client.notify(method, params)
-        else:
-            self._tasks.start_soon(request.notify, method, params)
+            self._tasks.start_soon(requests[-1].notify, LOG_MESSAGE, params)
 
     @asynccontextmanager
     async def channel(self, request: ClientRequest, upstream: McpUpstream) -> AsyncGenerator[UpstreamChannel]:
         """The connection for a client's request. Raises `UpstreamUnavailable`."""
-        channel, requests = await self._lasting(request, upstream)
-        if self._logs_collide(request, upstream, requests):
-            side = ClientFeatures(
-                capabilities=request.client.capabilities, heard=partial(self._send_log_message, request)
-            )
-            self._separate_calls[upstream] = self._separate_calls.get(upstream, 0) + 1
-            try:
-                async with upstream.lease(side, separate=True) as leased:
-                    yield leased
-            finally:
-                self._separate_calls[upstream] -= 1
-            return
+        client = request.client
+        route = await self._route(client, upstream, request.method) if isinstance(client, ClientSession) else None
+        channel = (None if route is None else route.channel) or upstream
+        modern = is_modern((await channel.about()).protocol_version)
+        # A modern server sends no requests over a connection, but its log messages must be told apart.
+        requests = self._under_way.setdefault(upstream, []) if route is None or modern else route.requests
         requests.append(request)
         try:
-            if channel is not None:
-                yield channel
-            else:
-                capabilities = dict[str, Any]() if request.operator else request.client.capabilities
+            if route is None and modern:
+                capabilities = dict[str, Any]() if request.operator else client.capabilities
                 async with upstream.lease(ClientFeatures(capabilities=capabilities)) as leased:
                     yield leased
+            else:
+                yield channel
         finally:
             requests.remove(request)
 
-    def _logs_collide(self, request: ClientRequest, upstream: McpUpstream, requests: list[ClientRequest]) -> bool:
-        """Whether log messages for this call cannot be told from those for another client's call."""
-        if self._alone or _level(request) is None or upstream.config.command is None:
-            return False
-        if self._separate_calls.get(upstream, 0) >= self._limits.log_connections:
-            return False
-        modern = requests is self._under_way.get(upstream) and is_modern(upstream.protocol_version or "")
-        others = (other for other in requests if other.client is not request.client)
-        return modern and any(_level(other) is not None for other in others)
-
     async def about(self, session: ClientSession, upstream: McpUpstream) -> InitializeResult:
-        """What a server says about itself to this client."""
         route = await self._route(session, upstream, "initialize")
-        channel = (route.channel if route is not None else None) or await self._shared(upstream) or upstream
-        return await channel.about()
-
-    async def _lasting(
-        self, request: ClientRequest, upstream: McpUpstream
-    ) -> tuple[UpstreamChannel | None, list[ClientRequest]]:
-        """The connection for a request unless one is leased for it, and the requests under way on it."""
-        client, others = request.client, self._under_way.setdefault(upstream, [])
-        if isinstance(client, ClientSession):
-            route = await self._route(client, upstream, request.method)
-            if route is not None and route.channel is not None:
-                # A modern-only server sends no requests over it, but its log messages must be told apart.
-                modern = is_modern((await route.channel.about()).protocol_version)
-                return route.channel, others if modern else route.requests
-            return await self._shared(upstream), others
-        return None if is_modern((await upstream.about()).protocol_version) else upstream, others
+        return await ((route.channel if route is not None else None) or upstream).about()
 
     async def _route(self, session: ClientSession, upstream: McpUpstream, method: str) -> Route | None:
         route = self._routes.get((session, upstream))
@@ -225,20 +165,6 @@ class Routing:
             reason = f"{most} clients have a process of it for themselves, which is the limit; try again later"
             raise UpstreamUnavailable(f"server {upstream.name!r}: {reason}", server=upstream.name)
 
-    async def _shared(self, upstream: McpUpstream) -> UpstreamChannel | None:
-        """The connection for legacy clients that need none of their own; None if the server is modern only."""
-        if not is_modern((await upstream.about()).protocol_version):
-            return upstream
-        shared = self._legacy_channels.setdefault(upstream, _LegacyChannel())
-        async with shared.opening:
-            channel = shared.channel
-            if channel is None:
-                side = ClientFeatures(heard=partial(self._notified, upstream))
-                channel = await self._tasks.start(_hold, upstream, side, anyio.Event())
-                shared.legacy = not is_modern((await channel.about()).protocol_version)
-                shared.channel = channel
-        return channel if shared.legacy else None
-
 
 async def _hold(
     upstream: McpUpstream,
@@ -247,7 +173,6 @@ async def _hold(
     *,
     task_status: anyio.abc.TaskStatus[UpstreamChannel],
 ) -> None:
-    """Keeps a legacy connection open until the event."""
     async with upstream.lease(features, legacy=True) as channel:
         task_status.started(channel)
         await closed.wait()
@@ -273,56 +198,33 @@ def needs_own_connection(request: ClientRequest) -> bool:
     return request.client.interactive or log_level(request.params) is not None
 
 
-@dataclass(slots=True, eq=False)
-class _Caller:
-    """A call that uses a connection now: its client side, and how many questions it has carried to the client."""
-
-    side: ClientFeatures
-    asked: int = 0
-
-
 class _LegacySession:
-    """The shared connection of the only client, and the calls that use it now."""
+    """The shared connection of the only client: the client sides of the calls that use it now."""
 
     def __init__(self) -> None:
-        self.callers: list[_Caller] = []
-        self.refused = False
+        self.sides: list[ClientFeatures] = []
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Asks within a call whose request declares the capability; if that call ends, within another one.
-
-        A question does not say which call it belongs to. The call that has carried the fewest gets it, the latest of
-        several: clients give up on a call that comes back with questions again and again.
-        """
+        """Asks within the latest call that declares the capability."""
         needed = {**NEEDED_CAPABILITY, "roots/list": "roots"}.get(method)
-        while able := [
-            (one, one.side.answer)
-            for one in reversed(self.callers)
-            if one.side.answer is not None and (needed is None or one.side.capabilities.get(needed) is not None)
-        ]:
-            caller, ask = min(able, key=lambda found: found[0].asked)
-            caller.asked += 1
-            try:
-                return await ask(method, params)
-            except UpstreamError:
-                if caller in self.callers:
-                    raise
+        for side in reversed(self.sides):
+            if side.answer is not None and (needed is None or side.capabilities.get(needed) is not None):
+                return await side.answer(method, params)
         if method == "roots/list":
             return {"roots": []}
         raise UpstreamError(INVALID_REQUEST, f"{method}: no call is under way that it could belong to")
 
     def notified(self, method: str, params: Mapping[str, Any]) -> None:
-        if self.callers and (heard := self.callers[-1].side.heard) is not None:
+        if self.sides and (heard := self.sides[-1].heard) is not None:
             heard(method, params)
 
 
 class LegacySessions:
-    """Lasting connections to legacy servers that calls of modern clients use.
+    """Connections to legacy servers that calls of modern clients use.
 
-    A modern client has no session, but a legacy server keeps things for a connection (a browser, a train of thought)
-    that the client's next call must find again. Invariants: over HTTP one call at a time uses a session, so a server's
-    request belongs to that call; a call that finds the session in use leases a connection for itself. The only client,
-    over stdio, has the shared connection, which its calls use at the same time.
+    Invariants: over HTTP one call at a time uses a connection, so a server's request belongs to that call; the next one
+    finds what the server keeps for the connection (a browser, a train of thought). The only client, over stdio, has the
+    shared connection, which its calls use at the same time.
     """
 
     def __init__(self, limits: GatewayLimits) -> None:
@@ -340,18 +242,6 @@ class LegacySessions:
                 upstream.listen(session.notified)
                 await upstream.set_client_features(ClientFeatures(capabilities=self._first, answer=session.answer))
 
-    def check(self, request: ClientRequest, upstream: McpUpstream) -> None:
-        """Raises `CallFailed` for a call of the only client that declares more than its first request did."""
-        session = self._only.get(upstream)
-        more = [one for one in INTERACTIVE if request.client.can(one) and self._first.get(one) is None]
-        if session is None or not more:
-            return
-        reason = f"server {upstream.name!r} was started without {', '.join(more)}: declare it in the first request"
-        if not session.refused:
-            session.refused = True
-            _log.warning("%s", reason)
-        raise CallFailed(f"not sent: {reason}", sent=False)
-
     @asynccontextmanager
     async def channel(self, upstream: McpUpstream, side: ClientFeatures) -> AsyncGenerator[UpstreamChannel]:
         """A connection for one call, which waits for its turn. Raises `UpstreamUnavailable`."""
@@ -359,13 +249,11 @@ class LegacySessions:
         async with turns:
             session = self._only.get(upstream)
             if session is None:
-                # Clients choose their capabilities freely, so the number of lasting connections is limited.
-                async with upstream.lease(side, lasting=self._limits.legacy_sessions) as leased:
+                async with upstream.lease(side) as leased:
                     yield leased
                 return
-            caller = _Caller(side)
-            session.callers.append(caller)
+            session.sides.append(side)
             try:
                 yield upstream
             finally:
-                session.callers.remove(caller)
+                session.sides.remove(side)

@@ -30,12 +30,21 @@ from pursuit.errors import PursuitError, UpstreamUnavailable
 from pursuit.policy.rules import Layers
 from pursuit.runtime import Runtime
 from pursuit.server.audited_reads import audited_reads
-from pursuit.server.errors import Context, as_object, is_modern, request_limits, wire_error
+from pursuit.server.errors import (
+    FIRST_VERSIONS,
+    LEVELS,
+    Context,
+    as_object,
+    capabilities_of,
+    is_modern,
+    request_limits,
+    wire_error,
+)
 from pursuit.server.gateway.authorization import Authorizer
 from pursuit.server.gateway.clients import ClientRequest, Clients, ClientSession, GatewayClient, OperatorRequest
 from pursuit.server.gateway.lists import KINDS, Lists
 from pursuit.server.gateway.pending_input import PendingCalls
-from pursuit.server.gateway.protocol_versions import LEGACY_ONLY, LEVELS, MODERN_ONLY, modern_result
+from pursuit.server.gateway.protocol_versions import LEGACY_ONLY, MODERN_ONLY, modern_result
 from pursuit.server.gateway.relay import Relay
 from pursuit.server.gateway.resources import GatewayResources
 from pursuit.server.gateway.routing import LOG_MESSAGE, LegacySessions, Routing
@@ -56,12 +65,12 @@ from pursuit.server.logs import event
 from pursuit.server.signing import Signer
 from pursuit.server.tasks import protocol
 from pursuit.server.tasks.middleware import TaskMiddleware
-from pursuit.server.tasks.protocol import EXTENSION, FIRST_VERSIONS, capabilities_of
 from pursuit.service.approvals import Approvals
 from pursuit.service.audit import Caller
 from pursuit.service.gateway_journal import GatewayJournal
 from pursuit.upstream.client import McpUpstream
 from pursuit.upstream.connection import LIST_CHANGES
+from pursuit.upstream.tasks import EXTENSION
 from pursuit.upstream.transport import ClientFeatures
 
 _UNREACHABLE: Mapping[str, Any] = {kind: {"listChanged": True} for kind in LIST_CHANGES}
@@ -94,7 +103,7 @@ class Gateway:
         self._options = options
         self._clients = Clients(limits.ask_seconds)
         self._retried: set[McpUpstream] = set()
-        self._routing = Routing(tasks, alone=alone, limits=limits, notified=self._notified_on_legacy)
+        self._routing = Routing(tasks, alone=alone, limits=limits)
         self._legacy_sessions = LegacySessions(limits)
         self.upstreams = Upstreams(runtime.toolbox.host.pool, self._notified, tasks, options.spelling)
         self._audit = runtime.runner.audit
@@ -218,13 +227,11 @@ class Gateway:
                 return await call_next(ctx)
             handler = self._relay_unknown
         try:
-            result = client.encodable(await handler(ClientRequest(ctx, client)))
+            result = await handler(ClientRequest(ctx, client))
         except PursuitError as error:
             raise wire_error(error) from error
         except CallFailed as error:
             raise no_answer(error) from None
-        except MCPError as error:
-            raise MCPError(error.code, client.encodable(error.message), client.encodable(error.error.data)) from None
         return modern_result(ctx.method, result, self.info) if client.modern and "resultType" not in result else result
 
     async def _relay_unknown(self, request: ClientRequest) -> dict[str, Any]:
@@ -237,7 +244,7 @@ class Gateway:
         session = self._clients.initialize(ctx)
         await self._routing.adopt(session, self.upstreams)
         found = await self._ask_all(partial(self._routing.about, session))
-        return session.encodable(initialize_result(ctx.params or {}, found))
+        return initialize_result(ctx.params or {}, found)
 
     async def _ask_all(
         self, about: Callable[[McpUpstream], Awaitable[InitializeResult]], seconds: float | None = None
@@ -284,7 +291,6 @@ class Gateway:
                         note({})
 
     async def _serve_session(self, session: ClientSession) -> None:
-        """Sends a client its notifications until it goes."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(session.send_queued)
             await session.closed.wait()
@@ -293,27 +299,26 @@ class Gateway:
 
     async def _set_level(self, request: ClientRequest) -> dict[str, Any]:
         """Answers `logging/setLevel`: legacy servers get it now, modern servers get the level with each request."""
-        level = request.params.get("level")
+        level, result = request.params.get("level"), None
         if self.upstreams.names.single:
             result = await self._set_level_at(request, self.upstreams.only)
         elif level in LEVELS:
-            result = await self._set_level_at_all(request)
-        else:
-            raise _no_such_level()
-        request.client.level = level if isinstance(level, str) else None
-        return result
+            await self._set_level_at_all(request)
+        if result is None and level not in LEVELS:
+            raise MCPError(INVALID_PARAMS, "there is no such log level")
+        request.client.level = level
+        return result or {}
 
-    async def _set_level_at(self, request: ClientRequest, upstream: McpUpstream) -> dict[str, Any]:
+    async def _set_level_at(self, request: ClientRequest, upstream: McpUpstream) -> dict[str, Any] | None:
+        """The server's own answer; None if it is not asked."""
         client, routing = request.client, self._routing
         about = await (routing.about(client, upstream) if isinstance(client, ClientSession) else upstream.about())
-        if not is_modern(about.protocol_version):
-            able = self.upstreams.names.single or "logging" in about.capabilities
-            return await self._relay.send(request, upstream, request.params) if able else {}
-        if request.params.get("level") not in LEVELS:
-            raise _no_such_level()
-        return {}
+        able = self.upstreams.names.single or "logging" in about.capabilities
+        if able and not is_modern(about.protocol_version):
+            return await self._relay.send(request, upstream, request.params)
+        return None
 
-    async def _set_level_at_all(self, request: ClientRequest) -> dict[str, Any]:
+    async def _set_level_at_all(self, request: ClientRequest) -> None:
         """Sets the level at all servers; the client waits only for those that answer soon."""
 
         async def set_level(upstream: McpUpstream, done: anyio.Event) -> None:
@@ -330,7 +335,6 @@ class Gateway:
         with anyio.move_on_after(self._options.limits.optional_seconds):
             for done in waiting.values():
                 await done.wait()
-        return {}
 
     async def call_as_operator(self, ctx: Context | None, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Calls a tool of the only server for the operator, over the connection of a client's request or a new one.
@@ -371,16 +375,10 @@ class Gateway:
         body = without_meta(params, SUBSCRIPTION_ID_META_KEY)  # legacy clients know no streams
         if method == LOG_MESSAGE and is_modern(upstream.protocol_version or ""):
             self._routing.log_message(upstream, body)
-        elif not self._routing.has_legacy_channel(upstream):
-            self._notified_on_legacy(upstream, method, body)
-
-    def _notified_on_legacy(self, upstream: McpUpstream, method: str, params: Mapping[str, Any]) -> None:
-        """Hands a notification to the legacy clients that have no connection of their own."""
-        if method == "notifications/tools/list_changed":
-            self.lists.changed(upstream.name)
+            return
         for session in self._clients:
             if not self._routing.has_own(session, upstream):
-                session.notify_from(upstream.name, method, params)
+                session.notify_from(upstream.name, method, body)
 
     async def _retry(self, upstream: McpUpstream) -> None:
         """Tries a server that is missing from the lists until it answers, and notifies clients then."""
@@ -429,7 +427,6 @@ class Gateway:
 
 @asynccontextmanager
 async def open_gateway(runtime: Runtime, options: GatewayOptions | None = None) -> AsyncGenerator[Gateway]:
-    """A gateway in front of the configured servers of an open runtime."""
     async with anyio.create_task_group() as tasks:
         gateway = Gateway(runtime, tasks, options or GatewayOptions())
         try:
@@ -439,12 +436,7 @@ async def open_gateway(runtime: Runtime, options: GatewayOptions | None = None) 
             tasks.cancel_scope.cancel()
 
 
-def _no_such_level() -> MCPError:
-    return MCPError(INVALID_PARAMS, "there is no such log level")
-
-
 def initialize_result(params: Mapping[str, Any], found: Found) -> dict[str, Any]:
-    """The answer to `initialize`."""
     asked = params.get("protocolVersion")
     result: dict[str, Any] = {
         "protocolVersion": asked if asked in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION,
@@ -458,7 +450,6 @@ def initialize_result(params: Mapping[str, Any], found: Found) -> dict[str, Any]
 
 
 def discover_result(found: Found) -> dict[str, Any]:
-    """The answer to `server/discover`."""
     able = capabilities_of_all(found)
     result: dict[str, Any] = {
         "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
@@ -468,7 +459,6 @@ def discover_result(found: Found) -> dict[str, Any]:
 
 
 def _server_info(found: Found) -> Mapping[str, Any]:
-    """The name of the server itself if there is only one."""
     if len(found) == 1:
         about = next(iter(found.values()))
         if about is not None and about.server_info is not None:

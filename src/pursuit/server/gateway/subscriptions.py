@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -40,7 +40,6 @@ FLAGS: Mapping[str, str] = {flag: f"notifications/{kind}/list_changed" for kind,
 RETRY_SECONDS = (1.0, 30.0)
 """The first and the longest pause before a server is tried again."""
 
-Stream = NotificationQueue
 _log = logging.getLogger(__name__)
 
 
@@ -51,90 +50,95 @@ class _Part:
     wanted: dict[str, Any]
     shown: dict[str, str] = field(default_factory=dict[str, str])
 
+    def uri_for_client(self, uri: Any) -> Any:
+        """The client's URI of a resource; a single server's own URIs are the client's."""
+        return self.shown.get(uri, uri) if isinstance(uri, str) else uri
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True, eq=False)
 class UpstreamListener:
-    """Listens to one server for one client's stream."""
+    """Listens to one server for one client's stream; `accepted` are the client's URIs that the server tells about."""
 
     upstream: McpUpstream
     part: _Part
-    stream: Stream
+    stream: NotificationQueue
+    begun: anyio.Event = field(default_factory=anyio.Event)
+    accepted: list[str] = field(default_factory=list[str])
 
-    def notified(self, method: str, params: Mapping[str, Any]) -> None:
-        """Puts a notification into the stream, with the client's URI."""
-        uri = params.get("uri")
-        shown = self.part.shown.get(uri) if isinstance(uri, str) else None
-        self.stream.put(method, params if shown is None else {**params, "uri": shown})
-
-    async def relay(self, side: ClientFeatures, outcome: list[Exception]) -> None:
-        """Relays the stream of the only server, to its end."""
+    async def listen(self, side: ClientFeatures) -> None:
         try:
-            await self._listen(side)
+            if await _is_modern(self.upstream):
+                await self._listen_to_modern(side)
+            else:
+                await self._listen_to_legacy()
         except UpstreamError as error:
-            outcome.append(MCPError(error.code, error.message, error.data))
-        except (CallFailed, PursuitError) as error:
-            outcome.append(error)
+            _log.warning("%s is not listened to: %s", self.upstream.name, error)
         finally:
-            self.stream.close()
+            self.begun.set()
 
-    async def follow(self, side: ClientFeatures) -> None:
-        """Relays the stream of one of several servers, and opens it again when it breaks."""
+    def _notified(self, method: str, params: Mapping[str, Any]) -> None:
+        self.stream.put(
+            method, {**params, "uri": self.part.uri_for_client(params["uri"])} if "uri" in params else params
+        )
+
+    async def _listen_to_modern(self, side: ClientFeatures) -> None:
+        """Relays the server's stream, and opens it again when it breaks."""
         pause = RETRY_SECONDS[0]
-        while True:
-            try:
-                await self._listen(side)
-                pause = RETRY_SECONDS[0]
-            except UpstreamError:
+
+        async def on_notify(method: str, params: Mapping[str, Any]) -> None:
+            nonlocal pause
+            if method != ACKNOWLEDGED:
+                self._notified(method, params)
                 return
-            except (CallFailed, PursuitError):
-                pass
+            uris: Any = as_object(params.get("notifications")).get("resourceSubscriptions")
+            self.accepted = [self.part.uri_for_client(uri) for uri in _texts(uris) or ()]
+            self.begun.set()
+            pause = RETRY_SECONDS[0]
+
+        while True:
+            with suppress(CallFailed, PursuitError):
+                async with self.upstream.lease(side) as channel:
+                    wanted = {"notifications": self.part.wanted}
+                    await channel.request("subscriptions/listen", wanted, on_notify=on_notify)
             await anyio.sleep(pause)
             pause = min(pause * 2, RETRY_SECONDS[1])
 
-    async def _listen(self, side: ClientFeatures) -> None:
-        async def on_notify(method: str, params: Mapping[str, Any]) -> None:
-            self.notified(method, params)
-
-        async with self.upstream.lease(side) as channel:
-            await channel.request("subscriptions/listen", {"notifications": self.part.wanted}, on_notify=on_notify)
-
-    async def listen_to_legacy(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+    async def _listen_to_legacy(self) -> None:
         """Takes list changes from the shared connection, and resource updates from it if its client is the only one."""
         methods = {method for key, method in FLAGS.items() if self.part.wanted.get(key) is True}
-        uris = cast("Sequence[str]", self.part.wanted.get("resourceSubscriptions") or ())
+        uris: Sequence[str] = self.part.wanted.get("resourceSubscriptions", ())
         alone = self.upstream.features.answer is not None
 
         def shared(method: str, params: Mapping[str, Any]) -> None:
             if method in methods or (alone and method == UPDATED and params.get("uri") in uris):
-                self.notified(method, params)
+                self._notified(method, params)
 
         def updated(method: str, params: Mapping[str, Any]) -> None:
             if method == UPDATED:
-                self.notified(method, params)
+                self._notified(method, params)
 
         stop = self.upstream.listen(shared)
+        own = nullcontext(self.upstream) if alone or not uris else self.upstream.lease(ClientFeatures(heard=updated))
         try:
-            if not uris:
-                task_status.started()
-                await anyio.sleep_forever()
-            own = nullcontext(self.upstream) if alone else self.upstream.lease(ClientFeatures(heard=updated))
             async with own as channel:
                 for uri in uris:
                     try:
                         await channel.request("resources/subscribe", {"uri": uri})
+                        self.accepted.append(self.part.uri_for_client(uri))
                     except (UpstreamError, CallFailed) as error:
-                        reason = f"cannot listen to {sendable(uri)}: {error}"
-                        raise MCPError(INVALID_PARAMS, reason, {"uri": uri}) from None
-                task_status.started()
+                        _log.warning("%s: cannot listen to %s: %s", self.upstream.name, sendable(uri), error)
+                self.begun.set()
                 await anyio.sleep_forever()
+        except PursuitError as error:
+            _log.warning("%s: cannot listen to resources: %s", self.upstream.name, error)
+            self.begun.set()
+            await anyio.sleep_forever()  # its lists may change when it is there again
         finally:
             stop()
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class GatewaySubscriptions:
-    """The streams of all clients."""
-
     upstreams: Upstreams
     resources: GatewayResources
     relay: Relay
@@ -144,51 +148,48 @@ class GatewaySubscriptions:
     _held: dict[tuple[ClientSession, str], anyio.CancelScope] = field(
         init=False, default_factory=dict[tuple[ClientSession, str], anyio.CancelScope]
     )
-    _streams: dict[Stream, Mapping[str, Any]] = field(init=False, default_factory=dict[Stream, Mapping[str, Any]])
+    _streams: dict[NotificationQueue, Mapping[str, Any]] = field(
+        init=False, default_factory=dict[NotificationQueue, Mapping[str, Any]]
+    )
 
     async def listen(self, request: ClientRequest) -> dict[str, Any]:
-        """Answers `subscriptions/listen`: a stream until the client leaves it, or its only server ends it."""
         given: Any = request.params.get("notifications")
         if not isinstance(given, Mapping):
             raise MCPError(INVALID_PARAMS, "subscriptions/listen needs `notifications`")
         wanted = {key: value for key, value in as_object(given).items() if value not in (None, False, [])}
-        parts = await self._parts(wanted)
+        uris = _texts(wanted.get("resourceSubscriptions", []))
+        if uris is None:
+            raise MCPError(INVALID_PARAMS, "`resourceSubscriptions` needs to be a list of URIs")
+        parts = await self._parts(wanted, uris)
         for server, part in parts.items():
-            uris: Any = part.wanted.get("resourceSubscriptions") or ()
-            for uri in cast("Sequence[Any]", uris) if isinstance(uris, list | tuple) else [uris]:
+            for uri in part.wanted.get("resourceSubscriptions", ()):
                 await self.relay.require(request, server, {"uri": uri}, "resources/subscribe")
-        send = NotificationQueue(LIMITS.queued)
-        outcome: list[Exception] = []
+        stream, side = NotificationQueue(LIMITS.queued), ClientFeatures(capabilities=request.client.capabilities)
+        listeners = [UpstreamListener(self.upstreams[server], part, stream) for server, part in parts.items()]
         async with anyio.create_task_group() as tasks:
-            if self.upstreams.names.single:
-                refused: list[str] | None = await self._start(request, parts, send, outcome, tasks)
-            else:
-                refused = await self._start_all(request, parts, send, tasks)
-            if outcome:
-                send.close()
-            elif refused is not None:
-                await request.notify(ACKNOWLEDGED, _with_id({"notifications": _without(wanted, refused)}, request))
-            self._streams[send] = wanted
+            for listener in listeners:
+                tasks.start_soon(listener.listen, side)
+            with anyio.move_on_after(self.limits.optional_seconds):
+                for listener in listeners:
+                    await listener.begun.wait()
+            accepted = [uri for listener in listeners for uri in listener.accepted]
+            await request.notify(ACKNOWLEDGED, _with_id({"notifications": _only(wanted, accepted)}, request))
+            self._streams[stream] = wanted
             try:
-                async for method, params in send:
-                    if refused is None or method != ACKNOWLEDGED:
-                        await request.notify(method, _with_id(params, request))
-                    if send.dropped:  # a stream with a hole is worse than none: the client listens again
-                        reason = too_large(
-                            "the stream was ended: its unread notifications are", "queued", LIMITS.queued
-                        )
-                        outcome.append(MCPError(INTERNAL_ERROR, reason))
+                async for method, params in stream:
+                    await request.notify(method, _with_id(params, request))
+                    if stream.dropped:  # a stream with a hole is worse than none: the client listens again
                         break
             finally:
-                send.close()
-                del self._streams[send]
+                stream.close()
+                del self._streams[stream]
             tasks.cancel_scope.cancel()
-        if outcome:
-            raise outcome[0]
+        if stream.dropped:
+            reason = too_large("the stream was ended: its unread notifications are", "queued", LIMITS.queued)
+            raise MCPError(INTERNAL_ERROR, reason)
         return modern_result(request.method, _with_id({}, request), INFO)
 
     def changed(self) -> None:
-        """Notifies all streams that every list has changed."""
         for stream, wanted in self._streams.items():
             for flag, method in FLAGS.items():
                 if wanted.get(flag) is True:
@@ -200,64 +201,13 @@ class GatewaySubscriptions:
         for stream in tuple(self._streams):
             stream.close()
 
-    async def _start(
-        self,
-        request: ClientRequest,
-        parts: Mapping[str, _Part],
-        stream: Stream,
-        outcome: list[Exception],
-        tasks: anyio.abc.TaskGroup,
-    ) -> list[str] | None:
-        """Starts to listen to the only server; None if that server sends the acknowledgement."""
-        ((server, part),) = parts.items()
-        listener = UpstreamListener(self.upstreams[server], part, stream)
-        if await _is_modern(listener.upstream):
-            tasks.start_soon(listener.relay, ClientFeatures(capabilities=request.client.capabilities), outcome)
-            return None
-        try:
-            await tasks.start(listener.listen_to_legacy)
-        except (MCPError, PursuitError) as error:
-            outcome.append(error)
-        return []
-
-    async def _start_all(
-        self, request: ClientRequest, parts: Mapping[str, _Part], stream: Stream, tasks: anyio.abc.TaskGroup
-    ) -> list[str]:
-        """Starts to listen to several servers; returns the URIs that are not listened to so far."""
-        side = ClientFeatures(capabilities=request.client.capabilities)
-        refused = {server: list(part.shown.values()) for server, part in parts.items()}
-
-        async def start(server: str, part: _Part, done: anyio.Event) -> None:
-            listener = UpstreamListener(self.upstreams[server], part, stream)
-            try:
-                if await _is_modern(listener.upstream):
-                    tasks.start_soon(listener.follow, side)
-                else:
-                    await tasks.start(listener.listen_to_legacy)
-                refused[server] = []
-            except (MCPError, PursuitError) as error:
-                _log.warning("%s is not listened to: %s", server, error)
-                flags = {key: value for key, value in part.wanted.items() if key in FLAGS}
-                await tasks.start(UpstreamListener(listener.upstream, _Part(flags), stream).listen_to_legacy)
-            done.set()
-
-        waiting = [anyio.Event() for _ in parts]
-        for done, (server, part) in zip(waiting, parts.items(), strict=True):
-            tasks.start_soon(start, server, part, done)
-        with anyio.move_on_after(self.limits.optional_seconds):
-            for done in waiting:
-                await done.wait()
-        return [uri for uris in refused.values() for uri in uris]
-
-    async def _parts(self, wanted: Mapping[str, Any]) -> dict[str, _Part]:
+    async def _parts(self, wanted: Mapping[str, Any], uris: Sequence[str]) -> dict[str, _Part]:
         """What a client wants of each server: all list changes, and updates of the server's own resources."""
         names = self.upstreams.names
         if names.single:
             return {names.servers[0]: _Part(dict(wanted))}
         flags = {key: True for key in FLAGS if wanted.get(key) is True}
         parts = {server: _Part(dict(flags)) for server in names.servers}
-        given = cast("Sequence[Any]", wanted.get("resourceSubscriptions") or ())
-        uris = [uri for uri in given if isinstance(uri, str)]
         for uri, owner in (await self._owners(uris)).items():
             if owner is not None:
                 server, own = owner
@@ -273,7 +223,6 @@ class GatewaySubscriptions:
         return {uri: names.uri_owner(uri) or next(iter(owners[uri]), None) for uri in uris}
 
     async def subscribe(self, request: ClientRequest) -> dict[str, Any]:
-        """Answers `resources/subscribe` of a legacy client, also at a modern server."""
         found = await self._modern_owner(request)
         if found is None:
             return await self.resources.request_resource(request)
@@ -286,7 +235,6 @@ class GatewaySubscriptions:
         return {}
 
     async def unsubscribe(self, request: ClientRequest) -> dict[str, Any]:
-        """Answers `resources/unsubscribe`."""
         session, uri = request.client, request.params.get("uri")
         scope = self._held.get((session, uri)) if isinstance(session, ClientSession) and isinstance(uri, str) else None
         if scope is None:
@@ -320,7 +268,7 @@ class GatewaySubscriptions:
         try:
             with self._held[session, uri]:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(listener.follow, side)
+                    tasks.start_soon(listener.listen, side)
                     tasks.start_soon(notify)
                     await session.closed.wait()
                     tasks.cancel_scope.cancel()
@@ -337,11 +285,13 @@ async def _is_modern(upstream: McpUpstream) -> bool:
         return False
 
 
-def _without(wanted: Mapping[str, Any], refused: Sequence[str]) -> dict[str, Any]:
-    """The filter without these URIs."""
-    if not refused:
-        return dict(wanted)
-    uris = [uri for uri in wanted.get("resourceSubscriptions", ()) if uri not in refused]
+def _texts(value: Any) -> list[str] | None:
+    found = cast("list[Any]", value) if isinstance(value, list) else None
+    return found if found is not None and all(isinstance(one, str) for one in found) else None
+
+
+def _only(wanted: Mapping[str, Any], accepted: Sequence[str]) -> dict[str, Any]:
+    uris = [uri for uri in wanted.get("resourceSubscriptions", ()) if uri in accepted]
     rest = {key: value for key, value in wanted.items() if key != "resourceSubscriptions"}
     return {**rest, "resourceSubscriptions": uris} if uris else rest
 

@@ -12,16 +12,18 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, cast
+from typing import Annotated, Any, Self
 
 import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
+from pydantic import Field
 
 from pursuit.core.approvals import APPROVAL_ID
+from pursuit.core.base_model import InputModel, Whole
 from pursuit.core.tools import OUTCOME_META_KEY, CallFailed, Tool
 from pursuit.errors import Fault, UpstreamUnavailable, ValidationFailed
-from pursuit.server.errors import Context, as_object, sendable
+from pursuit.server.errors import Context, as_object, capabilities_of, sendable
 from pursuit.server.gateway.authorization import Authorizer
 from pursuit.server.gateway.clients import ClientRequest, GatewayClient, OutboundFilter
 from pursuit.server.gateway.lists import Lists
@@ -31,7 +33,7 @@ from pursuit.server.gateway.relay import Relay
 from pursuit.server.gateway.resources import GatewayResources
 from pursuit.server.gateway.upstreams import Upstreams
 from pursuit.server.tasks.promotion import TaskPlan, When
-from pursuit.server.tasks.protocol import capabilities_of, without_tasks
+from pursuit.server.tasks.protocol import without_tasks
 from pursuit.service.approvals import Approvals
 from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.record import finite
@@ -44,10 +46,11 @@ from pursuit.upstream.tasks import task_generation, task_support
 SEARCH_SERVER = "tools"
 """The part before the names of the search's tools; none of several servers may have this name."""
 
-MOST_FOUND = 50
+MAX_FOUND = 50
 TASK_PROGRESS_TOKEN = "pursuit-task"  # noqa: S105 - a server reports progress under it
 LOOK_EVERY = 1.0
 _FEW = 10
+MAX_DESCRIBED = 20
 _READ_ONLY = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 
 Handler = Callable[[ClientRequest], Awaitable[dict[str, Any]]]
@@ -63,7 +66,6 @@ class GatewayCall:
 
     @property
     def name(self) -> str:
-        """The server's own name of the tool."""
         return self.params["name"]
 
     @property
@@ -72,7 +74,6 @@ class GatewayCall:
         return self.params.get("arguments") or {}
 
     def of(self, name: str, arguments: Mapping[str, Any]) -> Self:
-        """The same request as a call of another tool of the server."""
         return replace(self, params={**self.params, "name": name, "arguments": dict(arguments)})
 
 
@@ -119,7 +120,6 @@ class ToolCalls:
         return GatewayCall(request=request, server=server, params=params if own == name else {**params, "name": own})
 
     async def handle(self, request: ClientRequest, middleware: ToolCallMiddleware) -> dict[str, Any]:
-        """Answers `tools/call`."""
         call = self.resolve(request)
         try:
             return await middleware(call, self.perform)
@@ -128,7 +128,6 @@ class ToolCalls:
             return tool_error(str(error), unknown=unknown)
 
     async def perform(self, call: GatewayCall) -> dict[str, Any]:
-        """Makes a call, as `CallTool` says."""
         request, upstream, arguments = call.request, self.upstreams[call.server], call.arguments
         tool = await self.lists.find(request, call.server, call.name)
         if tool is None:
@@ -204,45 +203,32 @@ def no_answer(error: CallFailed) -> MCPError:
     return MCPError(INTERNAL_ERROR, sendable(str(error)))
 
 
-_TOOLS: list[dict[str, Any]] = [
-    {
-        "name": "search",
-        "title": "Find a tool",
-        "description": "Find tools by words of their names and descriptions, the best first. Without words: all names.",
-        "inputSchema": {
-            "type": "object",
-            "properties": {
-                "query": {"type": "string", "description": "A few words of what the tool should do."},
-                "limit": {"type": "integer", "minimum": 1, "maximum": MOST_FOUND, "default": _FEW},
-            },
-            "additionalProperties": False,
-        },
-        "annotations": _READ_ONLY,
-    },
-    {
-        "name": "describe",
-        "title": "Describe tools",
-        "description": "The full definitions of tools, with what they take and give.",
-        "inputSchema": {
-            "type": "object",
-            "properties": {"names": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 20}},
-            "required": ["names"],
-            "additionalProperties": False,
-        },
-        "annotations": _READ_ONLY,
-    },
-    {
-        "name": "call",
-        "title": "Call a tool",
-        "description": "Call a tool by its name with its arguments, as its description gives them.",
-        "inputSchema": {
-            "type": "object",
-            "properties": {"name": {"type": "string"}, "arguments": {"type": "object"}},
-            "required": ["name"],
-            "additionalProperties": False,
-        },
-    },
-]
+class SearchArguments(InputModel):
+    """Find tools by words of their names and descriptions, the best first. Without words: all names."""
+
+    query: str = Field("", description="A few words of what the tool should do.")
+    limit: Annotated[Whole, Field(ge=1, le=MAX_FOUND)] = _FEW
+
+
+class DescribeArguments(InputModel):
+    """The full definitions of tools, with what they take and give."""
+
+    names: Annotated[list[str], Field(min_length=1, max_length=MAX_DESCRIBED)]
+
+
+class SearchedCallArguments(InputModel):
+    """Call a tool by its name with its arguments, as its description gives them."""
+
+    name: str
+    arguments: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+
+_TOOLS: Mapping[str, tuple[type[InputModel], dict[str, Any]]] = {
+    "search": (SearchArguments, {"title": "Find a tool", "annotations": _READ_ONLY}),
+    "describe": (DescribeArguments, {"title": "Describe tools", "annotations": _READ_ONLY}),
+    "call": (SearchedCallArguments, {"title": "Call a tool"}),
+}
+"""The tools of the search: their arguments, whose docstring is the description, and the rest of their definitions."""
 
 
 def check_names(servers: Sequence[str]) -> None:
@@ -259,50 +245,50 @@ class ToolSearch:
         check_names(upstreams.names.servers)
         self._lists = lists
         self._call = call
-        self._names = {tool["name"]: upstreams.names.spelled(SEARCH_SERVER, tool["name"]) for tool in _TOOLS}
+        self._names = {upstreams.names.spelled(SEARCH_SERVER, name): name for name in _TOOLS}
 
     async def list_tools(self, _request: ClientRequest) -> dict[str, Any]:
-        """Answers `tools/list`."""
-        return {"tools": [{**tool, "name": self._names[tool["name"]]} for tool in _TOOLS]}
+        listed: list[dict[str, Any]] = []
+        for shown, name in self._names.items():
+            model, said = _TOOLS[name]
+            listed.append(
+                {"name": shown, "description": model.__doc__, "inputSchema": model.model_json_schema(), **said}
+            )
+        return {"tools": listed}
 
     async def call_tool(self, request: ClientRequest) -> dict[str, Any]:
-        """Answers `tools/call`."""
-        name, arguments = request.params.get("name"), as_object(request.params.get("arguments"))
-        if name == self._names["search"]:
-            return await self._search(request, arguments)
-        if name == self._names["describe"]:
-            return await self._describe(request, arguments)
-        if name == self._names["call"]:
-            inner = ClientRequest(request.ctx, request.client)
-            inner.params = {
-                **request.params,
-                "name": arguments.get("name"),
-                "arguments": arguments.get("arguments") or {},
-            }
-            return await self._call(inner)
-        raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(str(name))}; call it with {self._names['call']}")
+        shown = request.params.get("name")
+        name = self._names.get(shown) if isinstance(shown, str) else None
+        if name is None:
+            *_, call = self._names
+            raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(str(shown))}; call it with {call}")
+        try:
+            asked = _TOOLS[name][0](**as_object(request.params.get("arguments")))
+        except ValidationFailed as error:
+            return tool_error(f"{error.message}: {'; '.join(map(str, error.faults))}")
+        match asked:
+            case SearchArguments():
+                return await self._search(request, asked)
+            case DescribeArguments():
+                return await self._describe(request, asked)
+            case _:
+                inner = ClientRequest(request.ctx, request.client)
+                inner.params = {**request.params, **asked.model_dump()}
+                return await self._call(inner)
 
-    async def _search(self, request: ClientRequest, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        query, limit = arguments.get("query", ""), arguments.get("limit", _FEW)
-        if not isinstance(query, str) or not isinstance(limit, int) or isinstance(limit, bool):
-            return tool_error("query is a text and limit a number")
+    async def _search(self, request: ClientRequest, asked: SearchArguments) -> dict[str, Any]:
         tools = await self._lists.all_tools(request)
-        found = ranked(tools, query)[: max(1, min(limit, MOST_FOUND))] if query.strip() else tools
+        found = ranked(tools, asked.query)[: asked.limit] if asked.query.strip() else tools
         rows = [{"name": tool["name"], "description": str(tool.get("description", ""))[:300]} for tool in found]
         lines = [f"{row['name']}: {row['description'].partition(chr(10))[0]}" for row in rows]
         return _result({"tools": rows, "of": len(tools)}, "\n".join(lines) or "no tool has these words")
 
-    async def _describe(self, request: ClientRequest, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        given: Any = arguments.get("names")
-        if not isinstance(given, list):
-            return tool_error("names is a list of names")
-        names = cast("list[Any]", given)
+    async def _describe(self, request: ClientRequest, asked: DescribeArguments) -> dict[str, Any]:
         known = {tool["name"]: tool for tool in await self._lists.all_tools(request)}
-        missing = [str(name) for name in names if not isinstance(name, str) or name not in known]
+        missing = [name for name in asked.names if name not in known]
         if missing:
-            reason = f"there is no tool {', '.join(missing)}; find one with {self._names['search']}"
-            return tool_error(reason)
-        found = [known[name] for name in names]
+            return tool_error(f"there is no tool {', '.join(missing)}; find one with {next(iter(self._names))}")
+        found = [known[name] for name in asked.names]
         return _result({"tools": found}, json.dumps(found, ensure_ascii=False, indent=1))
 
 
@@ -338,7 +324,6 @@ class DetachedRequest(ClientRequest):
         self._client_token = super().token
 
     def task_created(self) -> None:
-        """The server expects the call to take long."""
         self.long.set()
 
     async def keep_task_handle(self, handle: Mapping[str, Any]) -> None:
@@ -380,7 +365,6 @@ class TaskPerformer:
     _request: DetachedRequest | None = field(init=False, default=None)
 
     def attach(self, task: TaskContext) -> None:
-        """Reports progress to this task from now on."""
         self._task = task
         if self._request is not None:
             self._request.task = task
@@ -395,7 +379,6 @@ class TaskPerformer:
             await anyio.sleep(LOOK_EVERY)
 
     async def perform(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Makes the call, or resumes it."""
         self._request = DetachedRequest(self.ctx, params, self.outbound)
         self._request.task, self._request.long = self._task, self.long
         try:

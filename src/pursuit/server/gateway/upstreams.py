@@ -18,8 +18,8 @@ import anyio.abc
 from pursuit import __version__
 from pursuit.config.commands import COMMANDS_SERVER
 from pursuit.upstream.client import McpUpstream
+from pursuit.upstream.factory import InProcessUpstream
 from pursuit.upstream.fixed_patterns import ESCAPED_CHARACTER, KEPT_NAME, PLAIN_CHARACTER
-from pursuit.upstream.in_memory_server import InMemoryUpstream
 from pursuit.upstream.pool import Pool
 
 INFO: Mapping[str, Any] = {"name": "pursuit-gateway", "title": "Pursuit gateway", "version": __version__}
@@ -27,7 +27,7 @@ Spelling = Literal["dotted", "escaped"]
 NotifiedBy = Callable[[McpUpstream, str, Mapping[str, Any]], None]
 """Called with the server, the method and the parameters of a notification."""
 
-LONGEST_NAME = 128
+MAX_NAME = 128
 """The protocol's limit for the name of a tool."""
 
 SCHEME = "via"
@@ -42,9 +42,7 @@ class GatewayLimits:
     `connect_seconds`: for the slowest of several servers when a client connects. `optional_seconds`: for servers that a
     request concerns but can do without. `list_seconds`: for each of several servers in a list; `slow_list_seconds` if
     it was too slow the last time. `ask_seconds`: for a client's answer to a server. `own_connections`: clients that
-    have a process of a server for themselves. `log_connections`: calls that have a process of a server for themselves
-    to keep their log messages apart; further calls go without log messages. `legacy_sessions` and `legacy_calls`: for
-    each legacy server, the lasting connections and the concurrent calls of modern clients.
+    have a process of a server for themselves. `legacy_calls`: concurrent calls of modern clients to each legacy server.
     """
 
     connect_seconds: float = 10.0
@@ -53,17 +51,16 @@ class GatewayLimits:
     slow_list_seconds: float = 1.0
     ask_seconds: float = 55.0
     own_connections: int = 64
-    log_connections: int = 16
-    legacy_sessions: int = 4
     legacy_calls: int = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
-    """`alone`: it has one client for all time (stdio). `search`: three tools stand for all the others.
+    """Options of a gateway.
 
-    `reloads`: SIGHUP makes it load its configuration again, and does not mean that its terminal has gone. `info`: the
-    name of the server in the gateway's own answers. `hello_seconds`: how long discovery waits for the only server.
+    `alone`: it serves a single client (stdio). `search`: three tools replace all others. `reloads`: SIGHUP reloads the
+    configuration, and does not mean that the terminal was closed. `info`: the server's name in the gateway's own
+    answers. `hello_seconds`: how long discovery waits for an only server.
     """
 
     alone: bool = False
@@ -88,7 +85,6 @@ class Names:
 
     @property
     def single(self) -> bool:
-        """Whether there is only one server."""
         return len(self.servers) == 1
 
     @property
@@ -107,7 +103,6 @@ class Names:
         return self.spelled(server if self.spelling == "dotted" else "", name)
 
     def spelled(self, server: str, name: str) -> str:
-        """A name of two parts."""
         return f"{server}.{name}" if self.spelling == "dotted" else escaped(server, name)
 
     def owner(self, name: str) -> tuple[str, str] | None:
@@ -186,7 +181,6 @@ class Upstreams(Mapping[str, McpUpstream]):
 
     @property
     def only(self) -> McpUpstream:
-        """The server, if there is only one."""
         (upstream,) = self._upstreams.values()
         return upstream
 
@@ -209,12 +203,11 @@ class Upstreams(Mapping[str, McpUpstream]):
         upstream, known = self._pool.upstream(name), self._upstreams.get(name)
         if isinstance(upstream, McpUpstream):
             return upstream
-        if isinstance(known, InMemoryUpstream) and known.inner is upstream:
+        if isinstance(known, InProcessUpstream) and known.inner is upstream:
             return known
-        return InMemoryUpstream(upstream, tasks=self._tasks)
+        return InProcessUpstream(upstream, tasks=self._tasks)
 
     def close(self) -> None:
-        """Stops to listen."""
         for stop in self._stops.values():
             stop()
         self._stops.clear()

@@ -1,17 +1,17 @@
-"""Asks the person behind an MCP client, or its model, in the way of the client's protocol version.
+"""Asks the user or the model of an MCP client, according to the client's protocol version.
 
-Before 2026-07-28 the server sends `elicitation/create` while the call is under way. Since then the call is answered
-with `input_required`, and the client calls again with the answers. The state that it brings back is signed: only the
-client that was asked can answer, and only for the mission and the questions that it was asked about.
+Before 2026-07-28 the server sends `elicitation/create` during the call. Since then the call returns `input_required`,
+and the client repeats the call with the answers. The returned state is signed: only the client that was asked can
+answer, and only for the same mission and questions.
 Invariant: a person is asked only if the client declares elicitation and the operator lists its channel, and sees the
-arguments whole; a dismissed question stays open. Questions and answers are stored in the ledger.
+full arguments; a dismissed question stays open. Questions and answers are stored in the ledger.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import anyio
 from mcp.shared.exceptions import MCPError
@@ -30,17 +30,17 @@ from pursuit.service.audit import Caller
 
 Ask = Callable[[Mapping[str, Mapping[str, Any]]], Awaitable[Mapping[str, Any]]]
 LOOK_SECONDS = 1.0
-MOST_ROUNDS = 8
-"""The SDK's client gives up after ten."""
+MAX_ROUNDS = 8
+"""The SDK's client stops after ten rounds."""
 
-MOST_ROUNDS_OF_A_TASK = 90
-"""Less than `promotion.MOST_ROUNDS`, where the task would fail."""
+MAX_ROUNDS_OF_A_TASK = 90
+"""Less than `promotion.MAX_ROUNDS`, at which the task would fail."""
 SAMPLING = f"{CarriedModel.name}-"
 FORM = approval_schema(where="in this mission")
 
 
 class AskClient(Exception):
-    """The call ends here with questions; the client will call again with the answers."""
+    """Ends the call with questions; the client repeats the call with the answers."""
 
     def __init__(self, questions: Mapping[str, InputRequest], state: str) -> None:
         super().__init__("input required")
@@ -49,9 +49,9 @@ class AskClient(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientAnswers:
-    """What a repeated call brought: the first iteration of the call, and whether its questions are answered now.
+    """The content of a repeated call: the call's first iteration, and whether its questions are now answered.
 
-    `samples` holds what the client's model answered, by the names of the questions.
+    `samples` holds the answers of the client's model, by question name.
     """
 
     first: int
@@ -59,23 +59,15 @@ class ClientAnswers:
     samples: Mapping[str, object]
 
 
+@dataclass(frozen=True, slots=True)
 class Elicitation:
-    """The questions of missions, for the people behind clients."""
-
-    def __init__(
-        self,
-        approvals: Approvals,
-        seal: Callable[[], Signer],
-        state_of: Callable[[str], Awaitable[MissionState]],
-        channels: Collection[Channel],
-    ) -> None:
-        self._approvals = approvals
-        self.channels = channels
-        self._seal = seal
-        self._state_of = state_of
+    _approvals: Approvals
+    _seal: Callable[[], Signer]
+    _state_of: Callable[[str], Awaitable[MissionState]]
+    channels: Collection[Channel]
 
     def can_ask(self, ctx: Context, mission_id: str) -> bool:
-        """Whether the client declares elicitation, its person may answer, and it can be asked once more."""
+        """True if the client declares elicitation, its user may answer, and it can be asked again."""
         if elicitation_channel(ctx, self.channels) is None:
             return False
         capabilities = ctx.session.client_capabilities
@@ -86,9 +78,9 @@ class Elicitation:
     def model_of(
         self, ctx: Context, mission_id: str, state: MissionState, answers: ClientAnswers | None
     ) -> ClientModel | None:
-        """The client's own model, if it has one and the mission wants to ask it."""
+        """The client's own model, if the client has one."""
         proposer = state.mission.proposer
-        if not proposer.LENDS_MODEL or not declares_sampling(ctx):
+        if not declares_sampling(ctx):
             return None
         if not is_modern(ctx.protocol_version):
             return PushedModel(ctx, proposer.preferences()) if ctx.session.can_send_request else None
@@ -97,35 +89,29 @@ class Elicitation:
             proposer.preferences(),
             brought={} if answers is None else answers.samples,
             may_ask=self._has_a_round(ctx, mission_id),
-            # A client that comes back with answers does answer.
+            # A client that returns with answers is responsive.
             unanswered=state.conversation.unanswered
             if answers is None and state.conversation.asked_of == CarriedModel.name
             else 0,
         )
 
     def _has_a_round(self, ctx: Context, mission_id: str) -> bool:
-        """Whether this call may be answered with questions once more."""
         before = self._brought(ctx, mission_id)
         session: object = ctx.session
         is_task = isinstance(session, DetachedSession) and session.task is not None
-        return before is None or before["rounds"] < (MOST_ROUNDS_OF_A_TASK if is_task else MOST_ROUNDS)
+        return before is None or before["rounds"] < (MAX_ROUNDS_OF_A_TASK if is_task else MAX_ROUNDS)
 
-    async def take_answers(self, ctx: Context, mission_id: str) -> ClientAnswers | None:
-        """Records the answers that come with a repeated call; None if none came."""
-        given: object = (ctx.params or {}).get("inputResponses")
-        if not isinstance(given, Mapping) or not given:
-            return None
+    async def take_answers(self, ctx: Context, mission_id: str, answers: Mapping[str, Any]) -> ClientAnswers:
         before = self._brought(ctx, mission_id)
-        answers = cast("Mapping[str, Any]", given)
         if before is None or not set(answers) <= set(before["questions"]):
             raise InvalidArgument(
-                "these answers belong to no question that this client was asked in this call; call again without them"
+                "these answers do not match a question that this client was asked in this call; call again without them"
             )
         channel = elicitation_channel(ctx, self.channels)
         refused = answers.keys() - answerable(ctx, answers, self.channels).keys()
         if refused:
             raise InvalidArgument(
-                "the answer of this client's user does not count ([approvals] channels of the configuration, and "
+                "this client's user may not answer approvals ([approvals] channels of the configuration, and "
                 f"`{advice('pursuit token new --may approve-own')}`); nothing was changed; the operator answers with "
                 + " and ".join(how_to_approve(name) for name in refused)
             )
@@ -138,17 +124,17 @@ class Elicitation:
         return ClientAnswers(first=before["first"], answered=all(recorded), samples=samples)
 
     async def ask(self, ctx: Context, mission_id: str, first: int) -> bool:
-        """Asks all that this client's user may answer; True if each question of the mission has an answer now."""
+        """Asks everything that this client's user may answer; True if all questions of the mission are answered now."""
         caller, channel = caller_of(ctx), elicitation_channel(ctx, self.channels)
         questions = await self._approvals.forms(mission_id, caller, channel)
         if is_modern(ctx.protocol_version) and questions:
             self.put(ctx, mission_id, _forms(questions), first)
-        while questions:  # a yes for the whole mission may answer those that follow
+        while questions:  # an approval for the whole mission may answer the following ones
             approval_id, text = next(iter(questions.items()))
             params = _params(text)
             try:
                 answer = await ctx.session.elicit_form(params.message, params.requested_schema, ctx.request_id)
-            except MCPError:  # it said that it can ask, and cannot
+            except MCPError:  # it declared elicitation but cannot ask
                 return False
             said = {"action": answer.action, "content": answer.content or {}}
             if not await self._record(caller, channel, mission_id, approval_id, said):
@@ -157,7 +143,7 @@ class Elicitation:
         return not await self._approvals.open(mission_id)
 
     def put(self, ctx: Context, mission_id: str, questions: Mapping[str, InputRequest], first: int) -> NoReturn:
-        """Ends a call of 2026-07-28 with questions; `first` is its first iteration."""
+        """Ends a call of 2026-07-28 with questions; `first` is the call's first iteration."""
         before = self._brought(ctx, mission_id)
         state = {
             "mission": mission_id,
@@ -169,7 +155,7 @@ class Elicitation:
         raise AskClient(questions, self._seal().closed(state))
 
     def _brought(self, ctx: Context, mission_id: str) -> dict[str, Any] | None:
-        """What we gave this client with our questions in this mission, if it brings that back."""
+        """The state that we gave this client with our questions in this mission, if it returns it."""
         given: object = (ctx.params or {}).get("requestState")
         if not is_modern(ctx.protocol_version) or given is None:
             return None
@@ -178,7 +164,7 @@ class Elicitation:
         return state if ours else None
 
     async def ask_later(self, ask: Ask, mission_id: str, caller: Caller, channel: Channel | None) -> bool:
-        """The same for a call whose client does not wait: `ask` returns when each question has an answer."""
+        """Like `ask`, for a call whose client does not wait: `ask` returns when each question is answered."""
         forms = _forms(await self._approvals.forms(mission_id, caller, channel))
         if not forms:
             return False
@@ -186,7 +172,6 @@ class Elicitation:
         return all([await self._record(caller, channel, mission_id, name, answer) for name, answer in said.items()])
 
     async def is_open(self, mission_id: str, questions: Collection[str]) -> bool:
-        """Whether one of these questions still waits for an answer."""
         state = await self._state_of(mission_id)
         asked = question_names(state.current_index, len(state.conversation.answers), state.conversation.compactions)
         if not state.terminal and set(questions) & set(asked.values()):
@@ -194,7 +179,7 @@ class Elicitation:
         return any(one.approval_id in questions for one in await self._approvals.open(mission_id))
 
     async def until_answered(self, mission_id: str, questions: Collection[str]) -> None:
-        """Returns when each of these questions has an answer, from any caller, or has expired."""
+        """Returns when each of these questions is answered by any caller, or has expired."""
         with self._approvals.ledger.bell(mission_id) as bell:
             while await self.is_open(mission_id, questions):
                 with anyio.move_on_after(LOOK_SECONDS):  # an expiry rings no bell
@@ -203,7 +188,7 @@ class Elicitation:
     async def _record(
         self, caller: Caller, channel: Channel | None, mission_id: str, approval_id: str, said: object
     ) -> bool:
-        """Stores one answer; False if the question is still open: it was dismissed, or another person must agree."""
+        """Stores an answer; False if the question stays open: it was dismissed, or another person must approve."""
         if channel is not None:
             await store_answer(self._approvals, approval_id, said, caller=caller, channel=channel, stream=mission_id)
         return not await self.is_open(mission_id, {approval_id})

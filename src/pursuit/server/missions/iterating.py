@@ -1,4 +1,4 @@
-"""How `mission_iterate` drives: in one call of several requests, or as a task that outlives its process."""
+"""Drives missions for `mission_iterate`: in a call of one or more requests, or as a durable task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pursuit.engine.context import Observer, Phase
 from pursuit.engine.journal import Seen
 from pursuit.errors import LimitReached
 from pursuit.server.errors import Context, caller_of
-from pursuit.server.missions.elicitation import MOST_ROUNDS, ClientAnswers, Elicitation
+from pursuit.server.missions.elicitation import MAX_ROUNDS, ClientAnswers, Elicitation
 from pursuit.server.sampling import ClientModel
 from pursuit.server.tasks.promotion import answers_to
 from pursuit.service.audit import Caller, local_subject
@@ -33,8 +33,8 @@ RETRY_SECONDS = 1.0
 class IterateCall:
     """One call of `mission_iterate`, which may take several requests; `model` is the client's own.
 
-    Invariant: however often a request is repeated, no more iterations run than the call asked for; a request that
-    comes too late gets the answer that it missed.
+    Invariant: repeated requests never run more iterations than the call asked for; a late request gets the answer that
+    it missed.
     """
 
     service: Runner
@@ -46,14 +46,13 @@ class IterateCall:
     observer: Observer
 
     async def begin(self, seen: Seen, proposal: Proposal | None, after: int | None) -> dict[str, Any]:
-        """The call's first request."""
         answer = await self._drive(self.count, proposal, after, seen)
         rows = answer["iterations"]
         first = rows[0]["iteration_index"] if rows else (await self.service.seen(self.mission_id)).iteration_count
         return await self._while_asked(range(first, first + self.count)) or answer
 
     async def resume(self, answers: ClientAnswers) -> dict[str, Any]:
-        """The rest of a call that came back with answers; a repeated request gets the answer that it missed."""
+        """Continues a call that returned with answers; a repeated request gets the answer that it missed."""
         span = range(answers.first, answers.first + self.count)
         if answers.answered and self._unfinished(await self.service.state(self.mission_id), span):
             await self._continue(span)
@@ -63,16 +62,15 @@ class IterateCall:
         return await self._while_asked(span) or answer
 
     def _unfinished(self, state: MissionState, span: range) -> bool:
-        """Whether the run that stopped for a question can go on."""
         if state.iteration_count >= span.stop:
             return False
         asks_model = self.model is not None and state.waiting_for == "input"
         return state.open is not None or state.status == "running" or asks_model
 
     async def _while_asked(self, span: range) -> dict[str, Any] | None:
-        """Goes on for as long as the person behind the client answers; None if the mission asks nothing."""
+        """Continues while the client's user answers; None if the mission asks nothing."""
         answer: dict[str, Any] | None = None
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             waits_for = (await self.service.seen(self.mission_id)).waiting_for
             if waits_for == "input" and self.model is not None and self.model.question is not None:
                 name, question = self.model.question
@@ -86,7 +84,6 @@ class IterateCall:
         return answer
 
     async def _continue(self, span: range) -> None:
-        """Drives the rest of the run that stopped for a question."""
         done = (await self.service.state(self.mission_id)).iteration_count
         await self._drive(max(1, span.stop - done))
 
@@ -107,22 +104,21 @@ class IterateCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissionRun:
-    """A run of a mission that is a task: some iterations from `first` on, and the client's proposal for that one.
+    """A mission run as a task: a number of iterations from `first`, with the client's proposal for the first.
 
-    However often it is resumed, it drives no more iterations than were asked for.
+    However often it is resumed, it runs only the requested iterations.
     """
 
     session_id: str
     first: int
     iterations: int
     caller: Caller
-    """Its requestor: the ceilings and the policy of this client hold after a restart, too."""
+    """Its requestor: the client's ceilings and policy also apply after a restart."""
     proposal: Proposal | None = None
     channel: Channel | None = None
-    """How its requestor brings the answers of its user; None if it cannot be asked."""
+    """The channel for answers of its requestor's user; None if the user cannot be asked."""
 
     def origin(self) -> dict[str, Any]:
-        """What a task keeps of it."""
         kept: dict[str, Any] = {
             "session_id": self.session_id,
             "first": self.first,
@@ -134,7 +130,6 @@ class MissionRun:
 
     @classmethod
     def of(cls, state: TaskState) -> MissionRun:
-        """The run that a task kept."""
         origin = state.origin
         given = origin.get("proposal")
         kept = origin if "caller" in origin else _before_callers(state)
@@ -148,7 +143,6 @@ class MissionRun:
         )
 
     async def drive(self, runner: Runner, elicitation: Elicitation, task: TaskContext) -> dict[str, Any]:
-        """Drives what is left of it, and returns the answer of the whole run."""
         while True:
             state = await runner.state(self.session_id)
             left = self.first + self.iterations - state.iteration_count
@@ -162,7 +156,7 @@ class MissionRun:
                 await task.update_status(words, done=done, total=self.iterations)
 
             try:
-                async with runner.driving(self.caller, self.session_id), _progress(tell, self.first) as observer:
+                async with runner.limits.driving(self.caller, self.session_id), _progress(tell, self.first) as observer:
                     await runner.iterate(
                         self.session_id,
                         iterations=left,
@@ -171,7 +165,7 @@ class MissionRun:
                         observer=observer,
                         caller=self.caller,
                     )
-            except LimitReached:  # its client runs as many others as it may, and one will end
+            except LimitReached:  # its client is at its limit of runs, and one of them will end
                 await anyio.sleep(RETRY_SECONDS)
                 continue
             if (await runner.state(self.session_id)).waiting_for != "approval":
@@ -179,7 +173,6 @@ class MissionRun:
         return await runner.missed(self.session_id, self.iterations, self.first)
 
     async def _asked(self, elicitation: Elicitation, task: TaskContext) -> bool:
-        """Whether the questions of the mission have their answers now."""
 
         async def put(questions: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
             return await answers_to(task, questions, lambda: elicitation.until_answered(self.session_id, questions))
@@ -191,7 +184,7 @@ _KEPT = ("who", "client", "credential", "subject", "holder")
 
 
 def _before_callers(state: TaskState) -> dict[str, Any]:
-    """The caller and the channel of a task that was stored before tasks kept them."""
+    """The caller and the channel of a task from before tasks stored them."""
     credential, requestor = state.origin.get("credential"), state.requestor
     subject = requestor if requestor != LOCAL else local_subject() if credential is None else None
     channel = "stdio-elicitation" if credential is None else "http-elicitation"
@@ -202,12 +195,12 @@ def _before_callers(state: TaskState) -> dict[str, Any]:
 
 
 _SHARE: dict[Phase, float] = {"propose": 0.1, "execute": 0.2, "verify": 0.7, "evaluate": 0.8}
-"""How much of an iteration is done when a phase begins."""
+"""The completed fraction of an iteration at the start of each phase."""
 BACKLOG = 64
 
 
 def reported_to(session: ServerSession, total: int) -> AbstractAsyncContextManager[Observer]:
-    """An observer that reports progress to the caller while the block runs."""
+    """An observer that reports progress to the caller within the block."""
 
     async def tell(value: float, message: str) -> None:
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # the caller has gone
@@ -220,9 +213,9 @@ def reported_to(session: ServerSession, total: int) -> AbstractAsyncContextManag
 async def _progress(
     tell: Callable[[float, str], Awaitable[None]], first: int | None = None
 ) -> AsyncGenerator[Observer]:
-    """An observer that tells how many iterations are done from the `first` on.
+    """An observer that reports the number of completed iterations, from `first`.
 
-    The numbers only rise, as MCP wants. A slow reader never holds up the run.
+    The numbers only rise, as MCP requires. A slow reader never delays the run.
     """
     send, receive = anyio.create_memory_object_stream[tuple[float, str]](BACKLOG)
     last = -1.0

@@ -1,7 +1,6 @@
-"""Missions as resources that a client can list and read, the view of one as an MCP App, and completion of their ids.
+"""Missions as resources, completion of their ids, and the MCP App view of a mission.
 
-Invariant: a result is bounded by one mission's state and report; of its events one page is read, however many there
-are.
+Invariant: a result is bounded by one mission's state and report; events are read one page at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from mcp_types import (
     ListResourcesResult,
     ListResourceTemplatesResult,
     PaginatedRequestParams,
-    PromptReference,
     ReadResourceRequestParams,
     ReadResourceResult,
     Resource,
@@ -29,8 +27,7 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from pursuit.core.events import AnyEvent
-from pursuit.core.history import decoded
+from pursuit.core.events import AnyEvent, decoded
 from pursuit.core.report import iso
 from pursuit.core.state import TERMINAL
 from pursuit.errors import InvalidArgument, SessionNotFound
@@ -54,7 +51,7 @@ _EXIST = f"there are {', '.join(TEMPLATES.values())}, where {{id}} is `mission-`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """One resource of one mission, which may not exist; a page of events begins behind the event `after`."""
+    """A resource of a mission, which may not exist; a page of events begins after the event `after`."""
 
     mission_id: str
     part: Part = "status"
@@ -62,7 +59,6 @@ class Address:
 
     @property
     def uri(self) -> str:
-        """The address as it is written."""
         page = "" if self.after is None else f"?after={self.after}"
         return TEMPLATES[self.part].replace("{id}", self.mission_id) + page
 
@@ -71,7 +67,7 @@ async def find(service: Service, uri: str, caller: Caller) -> tuple[Address, Str
     """The address in a URI and the ledger's row of its mission; raises `InvalidArgument` or `SessionNotFound`."""
     found = MISSION_URI.fullmatch(uri)
     if found is None or (found[3] is not None and found[2] != "events"):
-        raise InvalidArgument(f"{uri[:200]!r} is no resource of this server; {_EXIST}")
+        raise InvalidArgument(f"{uri[:200]!r} is not a resource of this server; {_EXIST}")
     part, after = cast("Part", found[2] or "status"), None if found[3] is None else int(found[3])
     address = Address(mission_id=found[1], part=part, after=after)
     row = await service.ledger.row(address.mission_id)
@@ -85,14 +81,14 @@ async def find(service: Service, uri: str, caller: Caller) -> tuple[Address, Str
 
 JSON = "application/json"
 MARKDOWN = "text/markdown"
-MOST_EVENTS = 200
-MOST_EVENT_BYTES = 256 * 1024
-LONGEST_TITLE = 80
+MAX_EVENTS = 200
+MAX_EVENT_BYTES = 256 * 1024
+MAX_TITLE = 80
 
 _ABOUT: dict[Part, tuple[str, str]] = {
     "status": (
         "A mission's status",
-        "How a mission stands now: its status, criteria with evidence, budget and what was used of it, metrics.",
+        "The current state of a mission: status, criteria with evidence, budget and usage, metrics.",
     ),
     "report": (
         "A mission's report",
@@ -100,26 +96,22 @@ _ABOUT: dict[Part, tuple[str, str]] = {
     ),
     "events": (
         "A mission's events",
-        f"What happened in a mission, event by event: the newest {MOST_EVENTS}. "
-        "Add ?after=SEQ for those that follow the event SEQ, from the beginning with ?after=0.",
+        f"The newest {MAX_EVENTS} events of a mission. "
+        "Add ?after=SEQ for the events after SEQ; ?after=0 starts at the beginning.",
     ),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceSettings:
-    """How much one request lists, completes and reads."""
-
     missions_a_page: int = 50
-    most_completions: int = 100
-    """The most values that the specification allows in one `completion/complete`."""
-    completion_pages: int = 10
-    completion_page: int = 1_000
+    missions_to_complete: int = 1_000
+    """Only the newest missions are completed."""
+    max_completions: int = 100
+    """The specification's maximum for one `completion/complete`."""
 
 
 class Resources:
-    """The handlers of `resources/list`, `resources/templates/list`, `resources/read` and `completion/complete`."""
-
     def __init__(self, service: Service, settings: ResourceSettings | None = None) -> None:
         self._service = service
         self._settings = settings or ResourceSettings()
@@ -133,7 +125,6 @@ class Resources:
         return ListResourcesResult(resources=found, next_cursor=page.next_cursor)
 
     async def templates(self, ctx: Context, params: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
-        """What can be read of any mission."""
         one_page(params)
         return ListResourceTemplatesResult(
             resource_templates=[
@@ -149,7 +140,7 @@ class Resources:
         )
 
     async def read(self, ctx: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
-        """One resource, whole; the view of a mission is not listed, since tools name it to the clients that show it."""
+        """Returns one resource. The view of a mission is not listed, because tools refer clients to it."""
         if params.uri == APP_URI:
             return ReadResourceResult(contents=[_app()])
         with resource_errors(ctx, params.uri):
@@ -170,10 +161,10 @@ class Resources:
         return [_text(uri, JSON, _json(report.data)), _text(uri, MARKDOWN, report.markdown())]
 
     async def _events(self, address: Address, head: int) -> dict[str, Any]:
-        """The newest events, or a page of those behind `after`; what does not fit is cut at the other end."""
+        """The newest events, or a page of those after `after`; excess events are cut at the other end."""
         newest = address.after is None
-        after = max(0, head - MOST_EVENTS) if address.after is None else address.after
-        stored = await self._service.ledger.read(address.mission_id, after, MOST_EVENTS)
+        after = max(0, head - MAX_EVENTS) if address.after is None else address.after
+        stored = await self._service.ledger.read(address.mission_id, after, MAX_EVENTS)
         rows = _fitting(
             [_event(one.seq, event) for one, event in zip(stored, decoded(stored), strict=True)], from_the_end=newest
         )
@@ -189,45 +180,29 @@ class Resources:
         return {**document, "events": rows}
 
     async def complete(self, ctx: Context, params: CompleteRequestParams) -> CompleteResult:
-        """The missions whose id begins like this, with or without `mission-`; none for any other argument.
-
-        It completes `id` in the resource templates and `session_id` of the prompt `review_mission`. It reads a bounded
-        number of pages of the ledger, newest missions first, and then says that there are more.
-        """
-        if not _wants_mission(params):
+        """Missions whose id begins with the value, with or without `mission-`; completes no other arguments."""
+        if params.argument.name not in ("id", "session_id"):
             return CompleteResult(completion=Completion(values=[], total=0, has_more=False))
         with mcp_errors():
-            found, all_seen = await self._matching(params.argument.value, caller_of(ctx))
-        values = found[: self._settings.most_completions]
-        total = len(found) if all_seen else None
+            page = await self._service.list(limit=self._settings.missions_to_complete, caller=caller_of(ctx))
+        typed, most = params.argument.value, self._settings.max_completions
+        found = [row.mission_id for row in page.missions if row.mission_id.startswith((typed, f"mission-{typed}"))]
+        more = page.next_cursor is not None
+        total = None if more else len(found)
         return CompleteResult(
-            completion=Completion(values=values, total=total, has_more=not all_seen or len(found) > len(values))
+            completion=Completion(values=found[:most], total=total, has_more=more or len(found) > most)
         )
-
-    async def _matching(self, typed: str, caller: Caller) -> tuple[list[str], bool]:
-        """Matching ids, newest first, and whether every mission was looked at."""
-        found: list[str] = []
-        cursor: str | None = None
-        for _ in range(self._settings.completion_pages):
-            page = await self._service.list(cursor=cursor, limit=self._settings.completion_page, caller=caller)
-            ids = [row.mission_id for row in page.missions]
-            found += [one for one in ids if one.startswith(typed) or one.removeprefix("mission-").startswith(typed)]
-            cursor = page.next_cursor
-            if cursor is None:
-                return found, True
-        return found, False
 
 
 @cache
 def _app() -> TextResourceContents:
-    """The page that a client with MCP Apps shows in a frame; it loads nothing, so it asks for no origin."""
+    """The page that a client with MCP Apps shows in a frame; it loads nothing, so it requests no origin."""
     page = files("pursuit.server.missions").joinpath("mission_app.html").read_text(encoding="utf-8")
     meta: dict[str, Any] = {"ui": {"csp": {}, "prefersBorder": True}}
     return TextResourceContents(uri=APP_URI, mime_type=APP_TYPE, text=page, _meta=meta)
 
 
 def _listed(row: ListedMission) -> list[Resource]:
-    """A mission in the list, with its report once it has ended."""
     mission_id, status, count = row.mission_id, row.status, row.iteration_count
     title = _line(row.directive) or mission_id
     words = status if row.waiting_for is None else f"{status} for {row.waiting_for}"
@@ -255,7 +230,7 @@ def _listed(row: ListedMission) -> list[Resource]:
 
 
 def _event(seq: int, event: AnyEvent) -> dict[str, Any]:
-    """An event of the ledger in today's form, without its trace, which shows our code and this machine."""
+    """An event of the ledger in its current form, without its trace, which reveals our code and this machine."""
     data = cast("dict[str, Any]", msgspec.to_builtins(event))
     at = iso(data.pop("at", 0.0))
     kind = data.pop("type")
@@ -264,13 +239,13 @@ def _event(seq: int, event: AnyEvent) -> dict[str, Any]:
 
 
 def _fitting(rows: list[dict[str, Any]], *, from_the_end: bool) -> list[dict[str, Any]]:
-    """As many rows as fit, without a gap; a row that is too large for any page comes without its data."""
+    """The rows that fit, without gaps; a row that is too large for any page comes without its data."""
     kept: list[dict[str, Any]] = []
-    room = MOST_EVENT_BYTES
+    room = MAX_EVENT_BYTES
     for row in reversed(rows) if from_the_end else rows:
         size = len(msgspec.json.encode(row))
         shown = row
-        if size > MOST_EVENT_BYTES // 2:
+        if size > MAX_EVENT_BYTES // 2:
             shown = {**row, "data": None, "omitted_bytes": size}
             size = len(msgspec.json.encode(shown))
         if size > room:
@@ -284,7 +259,7 @@ def _line(text: str) -> str:
     """A directive on one line, without control characters."""
     printable = "".join(character if character.isprintable() else " " for character in text)
     flat = " ".join(printable.split())
-    return flat if len(flat) <= LONGEST_TITLE else f"{flat[: LONGEST_TITLE - 1].rstrip()}…"
+    return flat if len(flat) <= MAX_TITLE else f"{flat[: MAX_TITLE - 1].rstrip()}…"
 
 
 def _json(value: object) -> str:
@@ -293,9 +268,3 @@ def _json(value: object) -> str:
 
 def _text(uri: str, mime_type: str, text: str) -> TextResourceContents:
     return TextResourceContents(uri=uri, mime_type=mime_type, text=text)
-
-
-def _wants_mission(params: CompleteRequestParams) -> bool:
-    if isinstance(params.ref, PromptReference):
-        return params.ref.name == "review_mission" and params.argument.name == "session_id"
-    return params.ref.uri in TEMPLATES.values() and params.argument.name == "id"

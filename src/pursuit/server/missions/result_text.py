@@ -1,7 +1,7 @@
-"""The text of the tools' results: what a model needs to go on.
+"""The texts of tool results, with everything that a model needs to continue.
 
-Many clients hand their model the text of a result and not its structured content, so the text has the values, targets,
-evidence and what the calls returned. Invariant: every text is bounded, whatever a tool returned.
+Many clients give their model the text of a result but not its structured content, so the text has the values, targets,
+evidence and results of calls. Invariant: every text is bounded, whatever a tool returned.
 """
 
 from __future__ import annotations
@@ -19,31 +19,28 @@ from pursuit.core.truncate import cut_text
 from pursuit.server.approval_form import how_to_approve
 from pursuit.service.queries import result_value
 
-MOST_VALUE = 600
-"""Characters of one value: evidence, metrics, what a call returned."""
-MOST_CALLS = 24_000
+MAX_VALUE = 600
+"""Characters of one value: evidence, metrics, a call's result."""
+MAX_CALLS = 24_000
 """Characters of the calls of all iterations together."""
-MOST_ITERATIONS = 20
-MOST_APPROVALS = 20
-LONGEST_MESSAGE = 80
-LONGEST_RESULT = 8_000
-MOST_ERROR_LINES = 20
+MAX_ITERATIONS = 20
+MAX_APPROVALS = 20
+MAX_MESSAGE = 80
+MAX_RESULT = 8_000
+MAX_ERROR_LINES = 20
 
 
 def shown(value: Any) -> str:
-    """A value as JSON, a text as it is."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return cut_text(text, MOST_VALUE)
+    return cut_text(text, MAX_VALUE)
 
 
 def page_lines(rows: Sequence[str], next_cursor: str | None, *, none: str) -> list[str]:
-    """The rows of a page of a list, and where the next page begins."""
     lines = list(rows) or [none]
     return lines if next_cursor is None else [*lines, f"next_cursor: {next_cursor}"]
 
 
 def status_lines(status: Status) -> list[str]:
-    """How a mission stands."""
     head = f"{status.mission_id}: {status.status}"
     if status.resume is not None:
         head += f", no process drives it; continue with mission_iterate or `{status.resume}`"
@@ -77,7 +74,7 @@ def status_lines(status: Status) -> list[str]:
 
 
 def _used(budget: BudgetUse) -> str:
-    """What is used of each cap: `3 of 10 iterations`."""
+    """The usage of each cap: `3 of 10 iterations`."""
     parts: list[str] = []
     for use in budget.caps.values():
         of = "" if use.limit is None else f" of {use.limit:g}"
@@ -87,26 +84,25 @@ def _used(budget: BudgetUse) -> str:
 
 
 def run_lines(answer: Mapping[str, Any]) -> list[str]:
-    """What the iterations of a run came to."""
     rows: Sequence[Mapping[str, Any]] = answer["iterations"]
     head = f"{answer['session_id']} is {answer['status']}; this call ran {len(rows)} iteration{'s' * (len(rows) != 1)}."
     warnings = [f"warning: {warning}" for warning in answer.get("warnings", ())]
     warnings += [f"paused: {answer['paused_reason']}"] if "paused_reason" in answer else []
     return [
         head,
-        *iteration_lines(rows[-MOST_ITERATIONS:]),
+        *iteration_lines(rows[-MAX_ITERATIONS:]),
         *warnings,
         *approval_lines(answer.get("pending_approvals", ())),
     ]
 
 
 def iteration_lines(rows: Sequence[Mapping[str, Any]], *, raw: bool = False) -> list[str]:
-    """The iterations with what their calls returned; if that is too much, of the oldest the verdicts alone.
+    """The iterations with the results of their calls; of the oldest only the verdicts, if space is short.
 
-    The results are values, or MCP results as they were recorded (`raw`).
+    The results are values, or recorded MCP results (`raw`).
     """
     told: list[list[str]] = []
-    left = MOST_CALLS
+    left = MAX_CALLS
     for row in reversed(rows):
         calls: Sequence[Mapping[str, Any]] = row.get("calls", ())
         details = [f"  {_call_line(call, raw=raw)}" for call in calls]
@@ -120,7 +116,6 @@ def iteration_lines(rows: Sequence[Mapping[str, Any]], *, raw: bool = False) -> 
 
 
 def iteration_line(row: Mapping[str, Any]) -> str:
-    """One iteration's verdict."""
     return f"iteration {row['iteration_index'] + 1}: {row['verdict']} ({row['verdict_reason']})"
 
 
@@ -132,24 +127,21 @@ def _call_line(call: Mapping[str, Any], *, raw: bool) -> str:
 
 
 def approval_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What waits for a person's yes, and how the operator gives it."""
     return [
-        f"{row['tool']}({shown(row['args'])}) needs the operator's yes: {how_to_approve(row['approval_id'])}"
-        for row in rows[:MOST_APPROVALS]
+        f"{row['tool']}({shown(row['args'])}) needs the operator's approval: {how_to_approve(row['approval_id'])}"
+        for row in rows[:MAX_APPROVALS]
     ]
 
 
 def task_lines(row: Mapping[str, Any]) -> list[str]:
-    """How a task stands, and what it returned."""
     answer: Mapping[str, Any] = row.get("result", {})
     failed: Mapping[str, Any] = answer.get("structuredContent") or {}
-    lines = [task_line(row), *(f"stderr: {line}" for line in failed.get("stderr_tail", ())[-MOST_ERROR_LINES:])]
+    lines = [task_line(row), *(f"stderr: {line}" for line in failed.get("stderr_tail", ())[-MAX_ERROR_LINES:])]
     said = text_of(answer)
-    return [*lines, cut_text(said, LONGEST_RESULT)] if said and said != row.get("message") else lines
+    return [*lines, cut_text(said, MAX_RESULT)] if said and said != row.get("message") else lines
 
 
 def task_line(row: Mapping[str, Any]) -> str:
-    """A task in a list."""
     units = f", {row['units_done']} of {row['units_total']} units" if "units_total" in row else ""
     message = f": {row['message']}" if "message" in row else ""
-    return f"{row['task_id']} ({row['title'][:LONGEST_MESSAGE]}) is {row['status']}{units}{message}"
+    return f"{row['task_id']} ({row['title'][:MAX_MESSAGE]}) is {row['status']}{units}{message}"

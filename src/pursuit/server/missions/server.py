@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any, cast
 
 import anyio
-from mcp.server.lowlevel import NotificationOptions, Server
-from mcp.server.models import InitializationOptions
+from mcp.server.lowlevel import Server
 from mcp_types import ServerCapabilities, ServerTasksCapability, SetLevelRequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
@@ -32,34 +31,33 @@ from pursuit.service.approvals import Approvals
 from pursuit.service.run_loop import background_runs
 
 NAME = "pursuit"
-INSTRUCTIONS = (
-    "Pursuit works at a goal until criteria that a machine can check are met, the budget is spent, or it is stuck. "
-    "mission_tools lists the tools there are. Start a mission with mission_start (goal, criteria, budget, tools). Then "
-    "drive it with mission_iterate: each iteration proposes calls, runs them, observes metrics and events, and "
-    "evaluates the criteria; no model judges. With the proposer client you propose: read mission_status, then call "
-    "mission_iterate with the next `proposal`. "
-    "With background=true the server drives on by itself while you watch mission_status or subscribe to "
-    "mission://ID. Every step is durable: after a crash or a lost answer call mission_iterate again with `after` set "
-    "to the iterations you know of. End with mission_complete or mission_abort, and read mission://ID/report. "
-    "What takes long is a task and goes on by itself: task_status, task_tail, task_wait and task_cancel are for those."
-)
-
-INSTRUCTIONS_FOR_ONE = (
-    "Pursuit works at a goal until criteria that a machine can check are met, the budget is spent, or it is stuck. "
-    "This server serves one mission, which mission_list names. Read mission_status, then drive it with "
+_GOAL = "Pursuit works on a goal until its machine-checkable criteria are met, the budget is spent, or it is stuck. "
+_ITERATION = (
     "mission_iterate: each iteration proposes calls, runs them, observes metrics and events, and evaluates the "
-    "criteria; no model judges. With the proposer client you propose: call mission_iterate with the next `proposal`. "
+    "criteria; no model judges. With the proposer client you propose: "
+)
+_DURABLE = (
     "Every step is durable: after a crash or a lost answer call mission_iterate again with `after` set to the "
     "iterations you know of. "
-    "What takes long is a task and goes on by itself: task_status, task_tail, task_wait and task_cancel are for those."
+)
+_TASKS = "Long work becomes a task and continues by itself: see task_status, task_tail, task_wait and task_cancel."
+INSTRUCTIONS = (
+    f"{_GOAL}mission_tools lists the tools. Start a mission with mission_start (goal, criteria, budget, "
+    f"tools). Then drive it with {_ITERATION}read mission_status, then call mission_iterate with the next `proposal`. "
+    "With background=true the server continues by itself while you watch mission_status or subscribe to "
+    f"mission://ID. {_DURABLE}End with mission_complete or mission_abort, and read mission://ID/report. {_TASKS}"
+)
+INSTRUCTIONS_FOR_ONE = (
+    f"{_GOAL}This server serves one mission, which mission_list names. Read mission_status, then drive it with "
+    f"{_ITERATION}call mission_iterate with the next `proposal`. {_DURABLE}{_TASKS}"
 )
 
 
 @asynccontextmanager
 async def mission_server(runtime: Runtime, promotion: PromotionSettings | None = None) -> AsyncGenerator[Server[Any]]:
-    """A server over an open runtime; its background runs go on until the block is left.
+    """A server over an open runtime; its background runs continue until the block ends.
 
-    Where the runtime knows one mission only, the server offers nothing that starts another or is about something else.
+    If the runtime serves a single mission, the server offers nothing that starts another or concerns anything else.
     """
     service, alone = runtime.runner, runtime.only is not None
     approvals = Approvals(service)
@@ -83,10 +81,10 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
         resources = Resources(service)
         prompts = Prompts(service, OF_ONE_MISSION if alone else PROMPTS)
         elicitation = Elicitation(approvals, seal, service.state, service.channels)
-        missions = MissionTools(runtime, runs, approvals, elicitation)
+        missions = MissionTools(runtime, runs, approvals, elicitation, commands.levels.warn)
         offered = [] if alone else commands.tools()
         dispatch = ToolDispatch(
-            [*missions.tools(), *TaskTools(runtime.tasks).tools(), *offered],
+            [*missions.tools(), *TaskTools(runtime.tasks, commands.levels).tools(), *offered],
             lambda ctx, mission_id: service.require_visible(caller_of(ctx), mission_id),
         )
         runtime.tasks.resume["mission"] = missions.resume_run
@@ -100,7 +98,7 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
             get_tool_input_schema=dispatch.input_schema,
             on_list_tools=dispatch.list,
             on_call_tool=cast("Any", dispatch.call),  # the SDK takes a plain dict as a result, too
-            on_list_resources=subscriptions.with_list_changes(resources.list),
+            on_list_resources=resources.list,
             on_list_resource_templates=resources.templates,
             on_read_resource=resources.read,
             on_subscribe_resource=subscriptions.subscribe,
@@ -110,8 +108,7 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
             on_get_prompt=prompts.get,
             on_completion=resources.complete,
         )
-        if offered:  # clients get what a command writes to standard error as log messages
-            server.add_request_handler("logging/setLevel", SetLevelRequestParams, commands.levels.set)
+        server.add_request_handler("logging/setLevel", SetLevelRequestParams, commands.levels.set)
         middleware = TaskMiddleware(
             await runtime.tasks.host(),
             tasks,
@@ -128,12 +125,12 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
 
 
 class _MissionServer(Server[Any]):
-    """Corrects what the SDK declares for us: of our lists only that of the resources ever changes."""
+    """Corrects the SDK's declared capabilities: our lists do not notify of changes."""
 
     def get_capabilities(self, *given: Any, **named: Any) -> ServerCapabilities:
         """The capabilities; for 2026-07-28 the SDK declares `listChanged` of every list."""
         declared = super().get_capabilities(*given, **named)
-        for fixed in (declared.tools, declared.prompts):
+        for fixed in (declared.tools, declared.prompts, declared.resources):
             if fixed is not None:
                 fixed.list_changed = False
         if named.get("protocol_version") in MODERN_PROTOCOL_VERSIONS:
@@ -141,13 +138,3 @@ class _MissionServer(Server[Any]):
         else:
             declared.tasks = ServerTasksCapability.model_validate(protocol.CAPABILITY)
         return declared
-
-    def create_initialization_options(
-        self,
-        notification_options: NotificationOptions | None = None,
-        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
-        extensions: dict[str, dict[str, Any]] | None = None,
-    ) -> InitializationOptions:
-        """What the server declares at a handshake, over each transport."""
-        options = notification_options or NotificationOptions(resources_changed=True)
-        return super().create_initialization_options(options, experimental_capabilities, extensions)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 from pursuit.config.files import locate_state
 from pursuit.errors import AttemptNotFound, Fault, InvalidArgument, ValidationFailed
@@ -17,13 +17,12 @@ from pursuit.policy.rules import Mode, parse_mode
 from pursuit.problems.attempts import checked_attempt_id, load_attempt
 from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import ProblemCatalogue
-from pursuit.problems.manifest import MANIFEST, Manifest, digest_of
+from pursuit.problems.manifest import MANIFEST, CitationMode, Manifest, digest_of
 from pursuit.problems.manifest_reading import parse_manifest, read_manifest
 
 if TYPE_CHECKING:
-    from mcp.server.lowlevel import Server
-
     from pursuit.problems.comparison import Replayed
+    from pursuit.server.problems.server import ProblemServer
 
 _ANYTHING: Mapping[str, Any] = {
     "kind": "predicates",
@@ -81,7 +80,7 @@ class Problem:
             **fields,
             "server": server,
         }
-        manifest, faults = parse_manifest(given, Path.cwd() / MANIFEST, confined=False)
+        manifest, faults = parse_manifest(given, Path.cwd() / MANIFEST)
         if manifest is None:
             raise ValidationFailed(faults)
         # There is no file to make the digest of, so the table stands for it.
@@ -89,7 +88,6 @@ class Problem:
 
     @property
     def problem_id(self) -> str:
-        """Its id."""
         return self.manifest.problem_id
 
     def brief(self, *, include_citation: bool = True) -> str:
@@ -106,13 +104,14 @@ class Problem:
         label: str = "",
         mode: Mode | None = None,
         many: bool = False,
-    ) -> Server[Any]:
-        """The problem as a low-level server of the MCP SDK; each run of it is one client with one attempt.
+        citation_mode: CitationMode | None = None,
+    ) -> ProblemServer:
+        """Returns a low-level server of the MCP SDK; each run of it serves one client with one attempt.
 
-        With `many`, for HTTP, a run has several clients. `state` is the ledger; the default is that of the command
-        line.
+        With `many`, for HTTP, a run has several clients. `state` is the ledger (default: that of the command line).
+        `citation_mode` (`summary`, `summary+raw` or `raw`) replaces that of the manifest. `aclose()` of the server ends
+        its runs. Raises `ValidationFailed` for a citation without the text that the mode shows.
         """
-        check_texts(server_name=server_name, label=label, attempt_id=attempt_id)
         from pursuit.server.problems.server import ProblemOptions, problem_server  # noqa: PLC0415 - the SDK is slow
 
         options = ProblemOptions(
@@ -123,17 +122,16 @@ class Problem:
             attempt_id=None if attempt_id is None else checked_attempt_id(attempt_id, "attempt_id"),
             label=label,
         )
-        return problem_server(self.manifest, options, many=many)
+        return problem_server(_with_citation_mode(self.manifest, citation_mode), options, many=many)
 
     async def replay(self, attempt_id: str, *, state: Path | str | None = None) -> Replayed:
         """Scores an attempt at this problem again from its log, without its server; the ledger does not change.
 
         Raises `AttemptNotFound`, and `InvalidArgument` if there is nothing to score.
         """
-        check_texts(attempt_id=attempt_id or "")
         from pursuit.ledger.opening import open_ledger  # noqa: PLC0415 - serving needs none of it
         from pursuit.problems.comparison import replay  # noqa: PLC0415
-        from pursuit.sandbox import Sandbox  # noqa: PLC0415
+        from pursuit.sandbox.sandbox import Sandbox  # noqa: PLC0415
 
         path = locate_state(state, None)
         if not path.exists():
@@ -149,13 +147,15 @@ class Problem:
             return await replay(self.manifest, found, sandbox)
 
 
-def check_texts(**given: object) -> None:
-    """Raises `ValidationFailed` with all values that are not printable texts; None is allowed."""
-    faults: list[Fault] = []
-    for name, value in given.items():
-        if value is not None and not isinstance(value, str):
-            faults.append(Fault(field=name, reason=f"must be a text, not {type(value).__name__}"))
-        elif isinstance(value, str) and not value.isprintable():
-            faults.append(Fault(field=name, reason="has characters that cannot be shown"))
-    if faults:
-        raise ValidationFailed(faults)
+def _with_citation_mode(problem: Manifest, mode: CitationMode | None) -> Manifest:
+    if mode is None:
+        return problem
+    if mode not in get_args(CitationMode):
+        raise InvalidArgument(f"citation_mode: {mode!r} is not one of {', '.join(get_args(CitationMode))}")
+    lacks = [
+        place for place, one in enumerate(problem.citations) if mode in ("raw", "summary") and not getattr(one, mode)
+    ]
+    if lacks:
+        reason = f"is missing; citation_mode shows {mode}"
+        raise ValidationFailed([Fault(field=f"citations[{place}].{mode}", reason=reason) for place in lacks])
+    return replace(problem, visibility=replace(problem.visibility, citation_mode=mode))

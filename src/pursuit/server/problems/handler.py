@@ -14,6 +14,7 @@ import mimetypes
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -26,8 +27,8 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 
 from pursuit import __version__
 from pursuit.core.observe import leaves, lift
-from pursuit.errors import AlreadySubmitted, InvalidArgument, PursuitError, UpstreamUnavailable
-from pursuit.problems.brief import ADDRESS, ASSET, PROMPT, asset_address, asset_at, asset_called, asset_name
+from pursuit.errors import InvalidArgument, PursuitError, UpstreamUnavailable
+from pursuit.problems.brief import ADDRESS, ASSET, ASSETS, PROMPT, asset_address, asset_called
 from pursuit.problems.files import file_of
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.scorer import SUBMIT, TOOL
@@ -37,7 +38,7 @@ from pursuit.server.gateway.tool_calls import CallTool, GatewayCall
 from pursuit.server.problems.listing import MISNAMED, OWN, ProblemOffer, UpstreamListing
 from pursuit.server.problems.submission import Submission, comes_back, refusal
 
-MOST_PENDING = 1_000
+MAX_PENDING = 1_000
 """Calls that wait for answers; the next round trip of a further one counts as another call."""
 
 HELLO_SECONDS = 7.0
@@ -63,7 +64,7 @@ class RoundTrips:
         state = result.get("requestState")
         if result.get("resultType") != "input_required" or not (state is None or isinstance(state, str)):
             return False
-        if len(self._asked) >= MOST_PENDING:
+        if len(self._asked) >= MAX_PENDING:
             return False
         self._asked.append(((_digest(call), state), number))
         return True
@@ -100,12 +101,10 @@ class ProblemCalls:
         self._round_trips = RoundTrips()
 
     def close(self) -> None:
-        """Ends what is under way when the client has gone."""
         self.submission.close()
         self.submission.watcher.close()
 
     async def __call__(self, call: GatewayCall, call_next: CallTool) -> dict[str, Any]:
-        """Answers one call."""
         offer = self.listing.latest
         if call.name == TOOL and offer.briefed:  # free, as its description says
             return await call_next(call)
@@ -146,7 +145,7 @@ class ProblemCalls:
                     self.submission.watcher.watch(call.request.pending, partial(self._ended, number))
                 ok = not result.get("isError")
                 with suppress(RecursionError):  # a result that is nested too deep has no metrics
-                    metrics = dict(leaves(lift(call.name, result)[0]))
+                    metrics = leaves(lift(call.name, result)[0])
                 return result
         finally:
             if not asks:
@@ -161,29 +160,28 @@ class ProblemCalls:
             await self._attempt.overran()
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class ProblemHandler:
-    """Answers one client; `chain` is the gateway, and `has_tool` says whether a client sees a tool there."""
+    """Answers one client; `chain` is the gateway, and `has_tool` says whether a client sees a tool there.
 
-    def __init__(
-        self,
-        calls: ProblemCalls,
-        *,
-        chain: Chain,
-        has_tool: Callable[[Context, str], Awaitable[bool]],
-        server_name: str | None,
-        citations: bool,
-    ) -> None:
-        """`server_name`: the name of the server that the operator chose."""
-        self.submission = calls.submission
-        self._problem = calls.submission.problem
-        self._attempt = calls.submission.attempt
-        self._listing = calls.listing
-        self._info = info_of(self._problem, server_name)
-        self._chain = chain
-        self._has_tool = has_tool
-        self._renamed = server_name is not None
-        self._citations = citations
-        self._handlers: dict[str, Callable[[Context], Awaitable[HandlerResult]]] = {
+    `server_name` is the name of the server that the operator chose.
+    """
+
+    calls: ProblemCalls
+    chain: Chain
+    has_tool: Callable[[Context, str], Awaitable[bool]]
+    server_name: str | None
+    citations: bool
+    submission: Submission = field(init=False)
+    _problem: Manifest = field(init=False)
+    _info: dict[str, Any] = field(init=False)
+    _handlers: dict[str, Callable[[Context], Awaitable[HandlerResult]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.submission = self.calls.submission
+        self._problem = self.submission.problem
+        self._info = info_of(self._problem, self.server_name)
+        self._handlers = {
             "initialize": self._initialize,
             "server/discover": self._initialize,
             "tools/list": self._list_tools,
@@ -198,11 +196,11 @@ class ProblemHandler:
         """Answers one message; the gateway answers what the problem does not, and the SDK the rest."""
         handler = self._handlers.get(ctx.method) if ctx.request_id is not None else None
         if handler is None or ctx.method in (LEGACY_ONLY if is_modern(ctx.protocol_version) else MODERN_ONLY):
-            return await self._chain(ctx, call_next)
+            return await self.chain(ctx, call_next)
         return await handler(ctx)
 
     async def _gateway(self, ctx: Context) -> HandlerResult:
-        return await self._chain(ctx, _not_found)
+        return await self.chain(ctx, _not_found)
 
     def _own_result(self, ctx: Context, body: dict[str, Any]) -> dict[str, Any]:
         return modern_result(ctx.method, body, self._info) if is_modern(ctx.protocol_version) else body
@@ -212,9 +210,9 @@ class ProblemHandler:
         briefed = False
         # A modern client may take a long silence for a legacy server; a legacy client waits.
         with anyio.move_on_after(LOOK_SECONDS if is_modern(ctx.protocol_version) else None):
-            briefed = (await self._listing.look()).briefed
+            briefed = (await self.calls.listing.look()).briefed
         body["capabilities"] = {**_DECLARED, **as_object(body.get("capabilities"))}
-        if briefed and not self._renamed:
+        if briefed and self.server_name is None:
             return body
         if "serverInfo" in body:
             body["serverInfo"] = self._info
@@ -228,7 +226,7 @@ class ProblemHandler:
 
     async def _list_tools(self, ctx: Context) -> HandlerResult:
         body = await self._list(ctx, "tools")
-        offer = await self._listing.look()
+        offer = await self.calls.listing.look()
         if offer.faults():
             raise MCPError(INTERNAL_ERROR, MISNAMED)
         shown = [offer.shown(as_object(one)) for one in body["tools"]]
@@ -238,10 +236,10 @@ class ProblemHandler:
         return body
 
     async def _list_resources(self, ctx: Context) -> HandlerResult:
-        return await self._list(ctx, "resources", (await self._listing.look()).more_resources())
+        return await self._list(ctx, "resources", (await self.calls.listing.look()).more_resources())
 
     async def _list_prompts(self, ctx: Context) -> HandlerResult:
-        return await self._list(ctx, "prompts", (await self._listing.look()).more_prompts())
+        return await self._list(ctx, "prompts", (await self.calls.listing.look()).more_prompts())
 
     async def _list(self, ctx: Context, kind: str, more: list[dict[str, Any]] | None = None) -> dict[str, Any]:
         """The server's list, empty if it has none, with `more` on its last page."""
@@ -263,13 +261,13 @@ class ProblemHandler:
         uri = (ctx.params or {}).get("uri")
         if not isinstance(uri, str):
             return await self._gateway(ctx)
-        offer = await self._listing.look()
+        offer = await self.calls.listing.look()
         if uri == ADDRESS:
             if offer.briefed:
                 return await self._server_brief(ctx, offer)
-            brief = {"uri": ADDRESS, "mimeType": "text/markdown", "text": offer.brief(citations=self._citations)}
+            brief = {"uri": ADDRESS, "mimeType": "text/markdown", "text": offer.brief(citations=self.citations)}
             return self._own_result(ctx, {"contents": [brief]})
-        name = asset_at(uri, offer.assets)
+        name = asset_called(uri, offer.assets) if uri.startswith(ASSETS) else None
         if name is None:
             return await self._gateway(ctx)
         with resource_errors(ctx, uri):
@@ -291,12 +289,12 @@ class ProblemHandler:
             return {"uri": uri, "mimeType": kind, "blob": b64encode(data).decode()}
 
     async def _get_prompt(self, ctx: Context) -> HandlerResult:
-        offer = await self._listing.look()
+        offer = await self.calls.listing.look()
         if (ctx.params or {}).get("name") != PROMPT:
             return await self._gateway(ctx)
         if not offer.more_prompts():
             return await (self._server_brief(ctx, offer) if offer.briefed else self._gateway(ctx))
-        message = {"role": "user", "content": {"type": "text", "text": offer.brief(citations=self._citations)}}
+        message = {"role": "user", "content": {"type": "text", "text": offer.brief(citations=self.citations)}}
         return self._own_result(ctx, {"description": self._problem.summary, "messages": [message]})
 
     async def _call_tool(self, ctx: Context) -> HandlerResult:
@@ -306,13 +304,13 @@ class ProblemHandler:
         if not isinstance(name, str) or not (arguments is None or isinstance(arguments, Mapping)):
             return await self._gateway(ctx)  # which says what is wrong
         offer: ProblemOffer | None = None
-        with anyio.move_on_after(None if name == TOOL else self._attempt.seconds_left()):
-            offer = await self._listing.look()
+        with anyio.move_on_after(None if name == TOOL else self.submission.attempt.seconds_left()):
+            offer = await self.calls.listing.look()
         if offer is None:
-            return self._own_result(ctx, refusal(await self._over()))
+            return self._own_result(ctx, refusal(await self.submission.attempt.overran()))
         known = name in offer.tools or name in (TOOL, SUBMIT)
         hidden = name in offer.hidden and name != SUBMIT
-        if hidden or not (known or await self._has_tool(ctx, name)):
+        if hidden or not (known or await self.has_tool(ctx, name)):
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
         asset = as_object(arguments).get(ASSET)
         if name == TOOL and TOOL not in offer.tools:
@@ -323,23 +321,14 @@ class ProblemHandler:
             return await self._server_brief(ctx, offer)
         return await self._gateway(ctx)
 
-    async def _over(self) -> PursuitError:
-        """The error when the time is over: the submission comes first, if there is one."""
-        try:
-            await self._attempt.refuse_second()
-        except AlreadySubmitted as error:
-            return error
-        return await self._attempt.overran()
-
     def _brief_result(self, offer: ProblemOffer, asset: object) -> dict[str, Any]:
-        """The result of the problem's own brief tool: the brief, or a file."""
         if asset is None:
-            text = offer.brief(citations=self._citations)
+            text = offer.brief(citations=self.citations)
             return {"content": [{"type": "text", "text": text}], "isError": False}
         name = asset_called(asset, offer.assets) if isinstance(asset, str) else None
         try:
             if name is None:
-                known = ", ".join(map(asset_name, offer.assets)) or "none"
+                known = ", ".join(offer.assets) or "none"
                 raise InvalidArgument(f"there is no file {sendable(str(asset))[:80]!r} here; known: {sendable(known)}")
             found = self._asset(asset_address(name), name)
         except InvalidArgument as error:
@@ -350,7 +339,6 @@ class ProblemHandler:
 
 
 def info_of(problem: Manifest, server_name: str | None) -> dict[str, Any]:
-    """The `serverInfo` of a problem's server."""
     return {"name": server_name or problem.problem_id, "title": problem.title, "version": __version__}
 
 

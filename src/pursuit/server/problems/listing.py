@@ -18,7 +18,7 @@ import anyio
 from pursuit.core.tools import CallFailed, Tool, UpstreamError
 from pursuit.errors import Fault, UpstreamUnavailable, advice
 from pursuit.problems.attempts import Attempt
-from pursuit.problems.brief import ADDRESS, ASSET, PROMPT, asset_address, asset_name, more_limits, write_brief
+from pursuit.problems.brief import ADDRESS, ASSET, PROMPT, asset_address, more_limits, write_brief
 from pursuit.problems.manifest import UPSTREAM, Manifest
 from pursuit.problems.scorer import FINAL_ANSWER, SUBMIT, TOOL
 from pursuit.server.errors import as_object
@@ -62,12 +62,10 @@ class ProblemOffer:
     missing: str | None = None
 
     def with_tools(self, tools: Sequence[Tool]) -> Self:
-        """The same with these tools."""
         definitions = tuple(tool.definition for tool in tools)
         return replace(self, tools=frozenset(tool.name for tool in tools), definitions=definitions)
 
     async def with_others(self, upstream: McpUpstream) -> Self:
-        """The same with the resources and prompts that the server lists."""
         can = (await upstream.about()).capabilities
         resources = await upstream.entries("resources") if "resources" in can else []
         prompts = await upstream.entries("prompts") if "prompts" in can else []
@@ -127,13 +125,11 @@ class ProblemOffer:
         return None if tool.get("name") in self.hidden else tool
 
     def brief(self, *, citations: bool = True) -> str:
-        """The problem's own brief, with the tools as agents see them."""
         shown = [one for tool in self.definitions if (one := self.shown(tool)) is not None]
         known = bool(self.definitions) or self.problem.server is None
         return write_brief(self.problem, shown if known else None, citations=citations)
 
     def more_tools(self) -> list[dict[str, Any]]:
-        """The problem's own tools."""
         found: list[dict[str, Any]] = []
         if self.form == OWN:
             found.append(_submit_tool(self.problem))
@@ -142,7 +138,6 @@ class ProblemOffer:
         return found
 
     def more_resources(self) -> list[dict[str, Any]]:
-        """The problem's own resources."""
         if self.briefed:
             return []
         brief = {
@@ -152,11 +147,10 @@ class ProblemOffer:
             "description": "The problem: statement, sources, tools, limits.",
             "mimeType": "text/markdown",
         }
-        assets = [{"uri": asset_address(name), "name": asset_name(name)} for name in self.assets]
+        assets = [{"uri": asset_address(name), "name": name} for name in self.assets]
         return [brief, *assets]
 
     def more_prompts(self) -> list[dict[str, Any]]:
-        """The problem's own prompt."""
         if PROMPT in self.prompts:
             return []
         return [{"name": PROMPT, "title": "Design brief", "description": "The problem, as something to work at."}]
@@ -195,7 +189,7 @@ def _brief_tool(assets: Sequence[str]) -> dict[str, Any]:
     if assets:
         files = f" With `{ASSET}` it gives that file of the problem instead."
         about = "A file of the problem to read; leave it out for the brief."
-        properties[ASSET] = {"type": "string", "enum": [asset_name(name) for name in assets], "description": about}
+        properties[ASSET] = {"type": "string", "enum": list(assets), "description": about}
     return {
         "name": TOOL,
         "title": "Design brief",

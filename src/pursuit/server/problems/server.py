@@ -39,7 +39,7 @@ from pursuit.problems.attempts import Attempt, attempt_of, new_attempt_id, share
 from pursuit.problems.manifest import UPSTREAM, Manifest
 from pursuit.problems.scorer import TOOL
 from pursuit.runtime import Runtime
-from pursuit.sandbox import Sandbox
+from pursuit.sandbox.sandbox import Sandbox
 from pursuit.server.errors import Context, connection_of, is_modern, owner_of, wire_error
 from pursuit.server.gateway.authorization import denial
 from pursuit.server.gateway.protocol_versions import modern_result
@@ -50,11 +50,11 @@ from pursuit.server.problems.handler import HELLO_SECONDS, ProblemCalls, Problem
 from pursuit.server.problems.listing import UpstreamListing
 from pursuit.server.problems.submission import PendingWatcher, Submission, refusal
 
-MOST_CLIENTS = 32
+MAX_CLIENTS = 32
 """Each client may have a process of the problem's server."""
 
 IDLE_SECONDS = 1_800.0
-LONGEST_LABEL = 100
+MAX_LABEL = 100
 _SHARED: Hashable = "all"
 _UNKNOWN_CLIENT = InvalidArgument(
     "this server cannot tell you from other clients, and an attempt is one client's: give each client an address of "
@@ -87,7 +87,7 @@ class ProblemOptions:
     label: str = ""
     mission: str | None = None
     subject: str | None = None
-    most_clients: int = MOST_CLIENTS
+    most_clients: int = MAX_CLIENTS
     idle_seconds: float = IDLE_SECONDS
     look_seconds: float = 5.0
     submit_wait_seconds: float = 30.0
@@ -95,7 +95,34 @@ class ProblemOptions:
     http: bool = False
 
 
-def problem_server(problem: Manifest, options: ProblemOptions | None = None, *, many: bool = False) -> Server[Any]:
+class ProblemServer(Server[Any]):
+    """A low-level server of the MCP SDK that offers one problem."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._runs: dict[anyio.Event, anyio.CancelScope] = {}
+
+    @asynccontextmanager
+    async def until_closed(self) -> AsyncGenerator[None]:
+        """A run; `aclose` cancels the block."""
+        closed = anyio.Event()
+        with anyio.CancelScope() as self._runs[closed]:
+            try:
+                yield
+            finally:
+                del self._runs[closed]
+                closed.set()
+
+    async def aclose(self) -> None:
+        """Ends all runs, and waits until the problem's server and the ledger of each are closed."""
+        runs = tuple(self._runs.items())
+        for _, scope in runs:
+            scope.cancel()
+        for closed, _ in runs:
+            await closed.wait()
+
+
+def problem_server(problem: Manifest, options: ProblemOptions | None = None, *, many: bool = False) -> ProblemServer:
     """A server that offers one problem; nothing is opened before it runs.
 
     A run of it is one client, unless it is for `many` (over HTTP). Raises `PolicyDenied` if the operator's own rules
@@ -107,23 +134,22 @@ def problem_server(problem: Manifest, options: ProblemOptions | None = None, *, 
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncGenerator[ProblemHandler | SessionManager]:
         if not many:
-            async with open_problem(problem, chosen) as handler:
+            async with server.until_closed(), open_problem(problem, chosen) as handler:
                 yield handler
             return
-        async with anyio.create_task_group() as tasks:
+        async with server.until_closed(), anyio.create_task_group() as tasks:
             manager = SessionManager(problem=problem, options=chosen, tasks=tasks)
             tasks.start_soon(manager.run)
             yield manager
             tasks.cancel_scope.cancel()
 
     name = chosen.server_name or problem.problem_id
-    server: Server[Any] = Server(name, version=__version__, title=problem.title, lifespan=lifespan)
+    server = ProblemServer(name, version=__version__, title=problem.title, lifespan=lifespan)
     server.middleware = [_handle]
     return server
 
 
 async def _handle(ctx: Context, call_next: CallNext) -> HandlerResult:
-    """Hands a message to the handler of this run; the SDK answers what the handler does not."""
     handler: ProblemHandler | SessionManager = ctx.lifespan_context
     return await handler(ctx, call_next)
 
@@ -177,7 +203,7 @@ async def open_problem(
             inner = await gateway.server(on_tool_call=calls)
             try:
                 yield ProblemHandler(
-                    calls,
+                    calls=calls,
                     chain=partial(_through, inner),
                     has_tool=gateway.has_tool,
                     server_name=options.server_name,
@@ -190,7 +216,7 @@ async def open_problem(
 def _check_scorer(problem: Manifest, options: ProblemOptions) -> None:
     """No approval is needed for the scorer, which is the operator's; if it were denied, no attempt had a score."""
     scorer = problem.scorer
-    policy = (options.config or Configuration()).policy
+    policy = (options.config or Configuration.model_construct()).policy
     if scorer.tool is not None:
         tool = Tool(server=UPSTREAM, name=scorer.tool, input_schema={}, definition={})
         why = denial(policy, tool, scorer.arguments)
@@ -207,14 +233,14 @@ def _check_scorer(problem: Manifest, options: ProblemOptions) -> None:
 
 def _runtime(problem: Manifest, options: ProblemOptions) -> Runtime:
     """A runtime with the operator's policy and the problem's own server only."""
-    given = options.config or Configuration()
+    given = options.config or Configuration.model_construct()
     servers: dict[str, ServerConfig] = {}
     if problem.server is not None:
         # The server's stderr may be about the scorer, and agents read why a call failed. If it is a served problem
         # itself, each of its processes belongs to one attempt here.
         env = {**problem.server.env, NESTED: "1"} if problem.server.command else problem.server.env
-        servers[UPSTREAM] = replace(problem.server, discreet=True, pin="off", env=env)
-    configuration = replace(given, servers=servers, commands={}, checks={})
+        servers[UPSTREAM] = problem.server.model_copy(update={"discreet": True, "pin": "off", "env": env})
+    configuration = given.model_copy(update={"servers": servers, "commands": {}, "checks": {}})
     # A problem without a server gets one without tools, so that all else is the same.
     own: dict[str, Any] = {} if servers else {UPSTREAM: []}
     runtime = Runtime(state=options.state, config=configuration, servers=own, mode=options.mode or "auto")
@@ -272,7 +298,6 @@ class SessionManager:
         self.shared = self.options.attempt_id or shared
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Answers one message of a client."""
         key, session = self._session(ctx)
         if ctx.request_id is None and session.opened is None:
             return await call_next(ctx)
@@ -295,7 +320,6 @@ class SessionManager:
                 del self._sessions[key]
 
     def _session(self, ctx: Context) -> tuple[Hashable, _Session]:
-        """The session of a message, and its key."""
         key = self._key(ctx)
         known = self._sessions.get(key)
         if known is not None:
@@ -319,7 +343,6 @@ class SessionManager:
         return _subject(ctx) if is_modern(ctx.protocol_version) else connection_of(ctx)
 
     def _ended(self, key: Hashable) -> None:
-        """Closes the handler of an MCP session that has ended."""
         session = self._sessions.pop(key, None)
         if session is not None and session.opened is not None:
             self._close(session.opened)
@@ -350,7 +373,6 @@ class SessionManager:
             raise UpstreamUnavailable(f"{limit}; try again later")
 
     async def close_idle(self) -> None:
-        """Closes the handlers of clients that have sent nothing for a while."""
         now = anyio.current_time()
         closing: list[anyio.Event] = []
         # Without an await in this loop, no request and no other `close_idle` runs in between.
@@ -365,7 +387,6 @@ class SessionManager:
             await closed.wait()
 
     async def run(self) -> None:
-        """Closes idle handlers until it is cancelled."""
         while True:
             await anyio.sleep(max(1.0, self.options.idle_seconds / 4))
             await self.close_idle()
@@ -414,4 +435,4 @@ def _who(ctx: Context) -> str:
     """The label of a client where attempts are compared."""
     token = get_access_token()
     names = (_name_in_address(ctx), "" if token is None else token.client_id)
-    return " ".join(name for name in names if name)[:LONGEST_LABEL]
+    return " ".join(name for name in names if name)[:MAX_LABEL]

@@ -33,15 +33,14 @@ from pursuit.problems.attempts import GONE, NOT_SCORED, Attempt
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.scoring import (
     CannotScore,
-    Expressions,
     Submitted,
     checked_submission,
     judge,
     kept_result,
     kept_submission,
-    scored_event,
 )
 from pursuit.problems.secrecy import judging_digest
+from pursuit.sandbox.sandbox import Sandbox
 from pursuit.server.errors import Context, as_object, sendable, wire_error
 from pursuit.server.gateway.clients import PendingWork
 from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS
@@ -82,7 +81,7 @@ class Submission:
     problem: Manifest
     attempt: Attempt
     call_as_operator: CallAsOperator
-    expressions: Expressions
+    expressions: Sandbox
     tasks: anyio.abc.TaskGroup
     watcher: PendingWatcher
     wait_seconds: float
@@ -104,7 +103,10 @@ class Submission:
                 await self.attempt.submit(arguments)
             await self.score(ctx).wait()
         state = await self.attempt.refresh() or state
-        body: dict[str, Any] = {"receipt": readable(state.receipt or {})}
+        receipt = readable(state.receipt or {})
+        if self.problem.submission is None:
+            receipt |= {"kind": self.problem.kind, **arguments}
+        body: dict[str, Any] = {"receipt": receipt}
         if self.problem.visibility.score and state.scored is not None and state.scored.error is None:
             body["score"] = list(msgspec.to_builtins(state.scored.rows))
             body["solved"] = state.scored.solved
@@ -277,7 +279,7 @@ class Submission:
             if why != failed:
                 await self.attempt.scored(AttemptScored(at=time.time(), error=why, judge=version))
             return
-        await self.attempt.scored(scored_event(found, at=time.time(), version=version))
+        await self.attempt.scored(found.event(at=time.time(), version=version))
 
     async def _call_scorer(self, ctx: Context | None, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         result = await self.call_as_operator(ctx, name, arguments)
@@ -333,7 +335,6 @@ class PendingWatcher:
         self._closed = False
 
     def close(self) -> None:
-        """Cancels all calls."""
         self._closed = True
         for call in tuple(self._calls):
             call.cancel()
@@ -389,7 +390,6 @@ class _PendingSubmission:
 
 
 def _asks(outcome: object) -> bool:
-    """Whether the server asks its client something first."""
     return as_object(outcome).get("resultType", "complete") != "complete"
 
 

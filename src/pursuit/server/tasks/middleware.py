@@ -30,7 +30,9 @@ from pursuit.server.errors import (
     answerable,
     as_object,
     caller_of,
+    capabilities_of,
     connection_of,
+    generation_of,
     is_modern,
     mcp_errors,
 )
@@ -41,8 +43,6 @@ from pursuit.server.tasks.promotion import CallRunner, Performer, PromotionSetti
 from pursuit.server.tasks.protocol import (
     JsonObject,
     PollingLimiter,
-    capabilities_of,
-    generation_of,
     missing_extension,
     task_id_of,
 )
@@ -52,7 +52,7 @@ from pursuit.tasks.host import TaskHost
 from pursuit.tasks.store import Ending, TaskRecords
 
 PAGE = 50
-LONGEST_TTL = 10**15
+MAX_TTL = 10**15
 """Milliseconds; a longer ttl than this is cut, as any is to what the host grants."""
 
 PlanFor = Callable[[Context], Awaitable[TaskPlan]]
@@ -191,10 +191,7 @@ class TaskMiddleware:
         self._elicitation = TaskElicitation(host.store, channels)
         self._runner = CallRunner(host, tasks, settings or PromotionSettings())
         self._notifications = StatusNotifications(host.store, tasks)
-        both: dict[str, Callable[[Context], Awaitable[dict[str, Any]]]] = {
-            "tasks/get": self._get,
-            "tasks/cancel": self._cancel,
-        }
+        both = {"tasks/get": self._get, "tasks/cancel": self._cancel}
         self._answers = {
             False: both | {"tasks/result": self._result, "tasks/list": self._list},
             True: both | {"tasks/update": self._update},
@@ -355,16 +352,11 @@ class TaskMiddleware:
 
 
 def _ttl(asked: object) -> float | None:
-    """The time to live that a client asks for, in seconds."""
     if not isinstance(asked, Mapping):
         raise ValidationFailed([Fault(field="task", reason="must be an object")])
     ttl = as_object(cast("object", asked)).get("ttl")
     if ttl is None:
         return None
-    if isinstance(ttl, bool) or not isinstance(ttl, int | float):
-        raise ValidationFailed([Fault(field="task.ttl", reason="must be a number of milliseconds")])
-    if ttl <= 0:
-        raise ValidationFailed([Fault(field="task.ttl", reason="must be more than 0 milliseconds")])
-    if isinstance(ttl, float) and not math.isfinite(ttl):
-        raise ValidationFailed([Fault(field="task.ttl", reason="must be a finite number of milliseconds")])
-    return min(ttl, LONGEST_TTL) / 1_000
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl < math.inf:
+        raise ValidationFailed([Fault(field="task.ttl", reason="must be a number of milliseconds, more than 0")])
+    return min(ttl, MAX_TTL) / 1_000

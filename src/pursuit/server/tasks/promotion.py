@@ -27,9 +27,9 @@ from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.host import TaskHost, Work
 from pursuit.tasks.store import Ending
 
-MOST_ROUNDS = 100
+MAX_ROUNDS = 100
 DISMISSED: JsonObject = {"action": "cancel"}
-LONGEST_WHY = 2_000
+MAX_WHY = 2_000
 
 When = Literal["never", "late", "at once", "must be"]
 
@@ -86,8 +86,6 @@ class TaskCall:
 
 
 class CallRunner:
-    """Runs calls; those that are no tasks yet run in the group."""
-
     def __init__(self, host: TaskHost, tasks: anyio.abc.TaskGroup, settings: PromotionSettings) -> None:
         self._host = host
         self._tasks = tasks
@@ -134,8 +132,6 @@ class CallRunner:
 
 
 class _RunningCall:
-    """A call under way that is no task yet."""
-
     def __init__(self, call: TaskCall) -> None:
         self._call = call
         self._outcome: JsonObject | Exception | None = None
@@ -154,7 +150,6 @@ class _RunningCall:
             self._call.performer.long.set()
 
     def result(self) -> JsonObject:
-        """What the call came to; raises what it raised."""
         if isinstance(self._outcome, Exception):
             raise self._outcome
         return self._outcome or {}
@@ -175,7 +170,7 @@ class _RunningCall:
 async def _rounds(task: TaskContext, call: TaskCall, first: Awaitable[JsonObject]) -> JsonObject:
     """The final result; the task's requestor gets each question that the call asks meanwhile, once."""
     result, params = await first, call.params
-    for number in range(MOST_ROUNDS):
+    for number in range(MAX_ROUNDS):
         if result.get("resultType") != "input_required":
             return result
         again = {key: value for key, value in params.items() if key not in ("inputResponses", "requestState")}
@@ -191,7 +186,7 @@ async def _rounds(task: TaskContext, call: TaskCall, first: Awaitable[JsonObject
         if "requestState" in result:
             again["requestState"] = result["requestState"]
         result = await call.performer.perform(again)
-    raise MCPError(INTERNAL_ERROR, f"the call asked {MOST_ROUNDS} times and did not come to an end")
+    raise MCPError(INTERNAL_ERROR, f"the call asked {MAX_ROUNDS} times and did not come to an end")
 
 
 async def answers_to(
@@ -226,17 +221,16 @@ async def _ending(work: Awaitable[JsonObject]) -> Ending:
 
 
 def _failed(error: MCPError) -> Ending:
-    """A JSON-RPC error as a task's ending."""
     body: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.data is not None:
         body["data"] = error.data
-    return Ending(status="failed", message=error.message[:LONGEST_WHY], error=body)
+    return Ending(status="failed", message=error.message[:MAX_WHY], error=body)
 
 
 def _text(result: JsonObject) -> str:
     content = result.get("content")
     texts = [as_object(part).get("text") for part in cast("list[Any]", content)] if isinstance(content, list) else []
-    return next((text for text in texts if isinstance(text, str)), "the tool failed")[:LONGEST_WHY]
+    return next((text for text in texts if isinstance(text, str)), "the tool failed")[:MAX_WHY]
 
 
 class DetachedSession:
@@ -253,7 +247,6 @@ class DetachedSession:
         self._session = session
 
     async def report_progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Reports how far the call is."""
         if self.task is not None:
             await self.task.update_status(message, done=progress, total=total)
         else:

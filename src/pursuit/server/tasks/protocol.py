@@ -1,4 +1,4 @@
-"""The messages of both generations of MCP tasks, and which generation a request is of.
+"""The messages of both generations of MCP tasks.
 
 The first generation is in the core of 2025-11-25 (SEP-1686); the second is an extension of 2026-07-28 (SEP-2663). They
 are not compatible on the wire.
@@ -9,13 +9,12 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import anyio
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp_types import (
-    CLIENT_CAPABILITIES_META_KEY,
     HEADER_MISMATCH,
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -26,33 +25,10 @@ from pursuit.core.report import iso
 from pursuit.core.tasks import TaskState
 from pursuit.server.errors import Context, as_object, is_modern, sendable
 from pursuit.tasks.store import TaskRecords
+from pursuit.upstream.tasks import EXTENSION, RELATED
 
-EXTENSION = "io.modelcontextprotocol/tasks"
-RELATED = "io.modelcontextprotocol/related-task"
 IMMEDIATE = "io.modelcontextprotocol/model-immediate-response"
-FIRST_VERSIONS = frozenset({"2025-11-25"})
-
-Generation = Literal[0, 1, 2]
-"""0: a client of a version without tasks, or of 2026-07-28 without the extension on this request."""
-
 JsonObject = Mapping[str, Any]
-
-
-def generation_of(ctx: Context) -> Generation:
-    """What this request's client can do with a task."""
-    if is_modern(ctx.protocol_version):
-        extensions = as_object(capabilities_of(ctx).get("extensions"))
-        return 2 if extensions.get(EXTENSION) is not None else 0
-    return 1 if ctx.protocol_version in FIRST_VERSIONS else 0
-
-
-def capabilities_of(ctx: Context) -> JsonObject:
-    """The client's capabilities: of this request, or of the handshake."""
-    if is_modern(ctx.protocol_version):
-        meta = as_object((ctx.params or {}).get("_meta"))
-        return as_object(meta.get(CLIENT_CAPABILITIES_META_KEY))
-    said = ctx.session.client_params
-    return {} if said is None else said.capabilities.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def without_tasks(capabilities: JsonObject) -> dict[str, Any]:
@@ -94,8 +70,8 @@ def task_id_of(ctx: Context) -> str:
 # to a fifth of the task's age, five seconds at most; one second at most while the task waits for an answer.
 SHORTEST, LONGEST, WHILE_ASKING = 0.1, 5.0, 1.0
 SHARE_OF_AGE = 0.2
-LONGEST_HOLD = 0.5
-MOST_TASKS = 4_096
+MAX_HOLD = 0.5
+MAX_TASKS = 4_096
 
 
 def interval(state: TaskState, now: float) -> int:
@@ -118,12 +94,12 @@ class PollingLimiter:
         """The task as the client gets it: now, or as soon as it changes or half its interval is over."""
         last, seen = self._answered.get(state.task_id, (0.0, -1))
         if state.seq == seen and not state.terminal:
-            due = last + min(LONGEST_HOLD, interval(state, self._store.now()) / 2_000)
+            due = last + min(MAX_HOLD, interval(state, self._store.now()) / 2_000)
             with anyio.move_on_after(max(0.0, due - time.monotonic())):
                 state = await self._store.wait(state.task_id, lambda now: now.seq > seen)
         self._answered[state.task_id] = (time.monotonic(), state.seq)
         self._answered.move_to_end(state.task_id)
-        while len(self._answered) > MOST_TASKS:
+        while len(self._answered) > MAX_TASKS:
             self._answered.popitem(last=False)
         return state
 
@@ -151,7 +127,6 @@ def _task(state: TaskState, status: str, *, ttl: str, poll: str, now: float) -> 
 
 
 def v2025_created(state: TaskState, now: float) -> dict[str, Any]:
-    """The result of a call that became a task, with a text that a model can read meanwhile."""
     words = f"{state.title} goes on as the task {state.task_id}; its result is there when that has ended."
     return {"task": v2025_task(state, now), "_meta": {IMMEDIATE: sendable(words)}}
 
@@ -183,7 +158,6 @@ def v2026_task(state: TaskState, now: float) -> dict[str, Any]:
 
 
 def v2026_created(state: TaskState, now: float) -> dict[str, Any]:
-    """The result of a call that became a task."""
     return {"resultType": "task", **v2026_task(state, now)}
 
 
