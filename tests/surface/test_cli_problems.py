@@ -14,6 +14,8 @@ from pursuit import Problem
 from pursuit.cli.main import app
 from pursuit.problems.catalogue import SHIPPED
 
+HOSTILE = Path(__file__).parent.parent / "servers" / "hostile_upstream.py"
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
@@ -60,6 +62,15 @@ def test_validate_tells_the_faults_of_all_files_at_once(place: Place) -> None:
     assert all(one["reason"] for one in faults)
     assert "the file or directory does not exist" in place.ask("problem", "validate", "nowhere", code=2)[1]
     assert place.json("problem", "validate", "sound", SHIPPED / "pangram")["problems"] == ["exam", "pangram"]
+
+
+def test_validate_refuses_a_server_with_two_tools_of_one_name(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem(place.folder / "doubled", "hyphen", exam=str(HOSTILE))
+    (fault,) = place.json("problem", "validate", code=2)["details"]["faults"]
+    assert (fault["field"], fault["reason"]) == ("server", "lists 2 tools named 'hyphen'")
+    monkeypatch.setenv("PURSUIT_TRUST", "0")
+    (warning,) = place.json("problem", "validate")["warnings"]
+    assert warning["reason"].startswith("its tools were not checked: ") and "pursuit trust" in warning["reason"]
 
 
 def completed(*words: str) -> list[str]:

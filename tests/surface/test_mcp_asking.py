@@ -14,6 +14,7 @@ from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult, El
 
 from pursuit import Runtime
 from pursuit.config.configuration import Configuration
+from pursuit.ledger.contract import ANY, Draft
 from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.server.missions.server import mission_server
 from pursuit.service.approvals import Approvals
@@ -106,6 +107,28 @@ async def test_a_dismissed_question_and_a_client_without_a_person_leave_it_open(
             answer = await client.call_tool("mission_iterate", {"session_id": name})
             assert len(answer.structured_content["iterations"]) == 1
         assert world.done == ["a"]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_an_error_of_mission_iterate_keeps_the_iterations_before_it(tmp_path: Path, era: Any) -> None:
+    names: list[str] = []
+
+    async def write(text: str) -> None:
+        if text == "b":  # an event of another driver, which ends this one
+            stored = await runtime.runner.ledger.read(names[0])
+            copied = next(one for one in stored if one.type == "CallSettled")
+            await runtime.runner.ledger.append(names[0], ANY, [Draft(copied.type, copied.body)])
+
+    script = {"kind": "script", "script": 'world.write(text="aab"[state.iteration])'}
+    async with (
+        Runtime(state=tmp_path / "l.db", config=Configuration(), servers={"world": [write]}, mode="auto") as runtime,
+        mission_server(runtime) as server,
+        Client(server, mode=era) as client,
+    ):
+        names.append(await _begin(client, proposer=script))
+        answer = await client.call_tool("mission_iterate", {"session_id": names[0], "max_iterations_this_call": 9})
+    assert answer.is_error and answer.structured_content["code"] == "conflict"
+    assert [row["iteration_index"] for row in answer.structured_content["iterations"]] == [0, 1]
 
 
 @pytest.mark.guarantee("only-who-was-asked-answers")

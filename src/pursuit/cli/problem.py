@@ -26,6 +26,7 @@ from pursuit.cli.context import Context, command, group, run
 from pursuit.cli.options import ForceOption, ModeOption, attempt_ids, problem_ids, problem_kinds
 from pursuit.cli.reports import write_whole
 from pursuit.config.process_environment import SESSION_VARIABLE
+from pursuit.config.trust import require_trusted
 from pursuit.core.attempts import AttemptState
 from pursuit.engine.journal import require_id
 from pursuit.errors import (
@@ -168,7 +169,7 @@ def validate(
         list[Path] | None, typer.Argument(metavar="PATH", help="Manifests or folders (default: this folder).")
     ] = None,
 ) -> CommandAnswer:
-    """Check manifests: every fault and warning, with file, field and reason."""
+    """Check manifests: every fault and warning, with file, field and reason; lists the tools of trusted servers."""
     places = paths or [Path()]
     found = discover(places)  # includes the shipped problems: an id must not repeat theirs
     if found.faults:
@@ -179,12 +180,33 @@ def validate(
     if not names:
         where = ", ".join(map(str, places))
         raise ValidationFailed([], f"no problem.toml found in {where}")
-    warnings = [warning for one in checked for warning in warnings_of(one)]
+    faults, unchecked = run(_server_faults, checked)
+    if faults:
+        raise ValidationFailed(faults, f"{counted(len(faults), 'fault')} in the servers of the problems")
+    warnings = [*(warning for one in checked for warning in warnings_of(one)), *unchecked]
     return CommandAnswer(
         {"problems": names, "warnings": [warning.as_dict() for warning in warnings]},
         *(Note(f"warning: {warning}") for warning in warnings),
         f"{counted(len(names), 'problem')}, no fault: {', '.join(names)}",
     )
+
+
+async def _server_faults(problems: Sequence[Manifest]) -> tuple[list[Fault], list[Fault]]:
+    """The faults of the problems' servers, and a warning for each server that is not trusted or cannot be reached."""
+    from pursuit.server.problems.listing import server_faults
+
+    faults: list[Fault] = []
+    unchecked: list[Fault] = []
+    for one in problems:
+        if one.server is None:
+            continue
+        try:
+            require_trusted(workspaces_of(one))
+            faults += await server_faults(one, one.server)
+        except (NotTrusted, UpstreamUnavailable) as error:
+            reason = f"its tools were not checked: {error.message}"
+            unchecked.append(Fault(field="server", reason=reason, source=str(one.path)))
+    return faults, unchecked
 
 
 @command(app)

@@ -8,6 +8,7 @@ have; so a problem that is served, used as a server of another problem, and serv
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from typing import Any, Self, cast
 
 import anyio
 
+from pursuit.config.servers import ServerConfig
 from pursuit.core.tools import CallFailed, Tool, UpstreamError
 from pursuit.errors import Fault, UpstreamUnavailable, advice
 from pursuit.problems.attempts import Attempt
@@ -243,6 +245,16 @@ class UpstreamListing:
             if str(fault) not in self._logged:
                 self._logged.add(str(fault))
                 event(_log, logging.ERROR, "the problem cannot be worked at", why=str(fault))
+
+
+async def server_faults(problem: Manifest, server: ServerConfig) -> list[Fault]:
+    """The faults in the list of tools of the problem's server. Raises `UpstreamUnavailable`."""
+    async with Pool({UPSTREAM: server}, {}) as pool:
+        upstream = cast("McpUpstream", pool.upstream(UPSTREAM))
+        offer = ProblemOffer(problem=problem).with_tools(await upstream.tools())
+        names = Counter(as_object(one).get("name") for one in await upstream.entries("tools"))
+    repeated = [f"lists {names[name]} tools named {name!r}" for name in sorted(offer.tools) if names[name] > 1]
+    return [*offer.faults(), *(Fault(field="server", reason=why, source=str(problem.path)) for why in repeated)]
 
 
 async def asked_brief(problem: Manifest, *, citations: bool = True) -> tuple[str, ProblemOffer]:
