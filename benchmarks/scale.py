@@ -254,9 +254,9 @@ def working(count: int, address: str, folder: Path) -> Generator[None]:
 async def times_of(runtime: Runtime, mission_id: str) -> dict[str, float]:
     """When the first event of each kind was stored, and the last one, of a mission that has ended."""
     ledger = runtime.runner.ledger
-    with ledger.bell(mission_id) as bell:
+    with ledger.wakeup(mission_id) as wakeup:
         while (row := await ledger.row(mission_id)) is None or row.status not in ("completed", "terminated"):
-            await bell.wait()
+            await wakeup.wait()
     stored = await ledger.read(mission_id)
     first = {one.type: one.at for one in reversed(stored)}
     return {**first, "last": stored[-1].at}
@@ -457,7 +457,7 @@ async def waiting_missions(address: str, folder: Path) -> list[Figure]:
     async with open_runtime(address, folder) as runtime:
         for _ in range(WAITING):
             await runtime.runner.start(waiting)
-        with working(1, address, folder), runtime.runner.ledger.bell():
+        with working(1, address, folder), runtime.runner.ledger.wakeup():
             rate = await anyio.to_thread.run_sync(queries_a_second, address, IDLE_SECONDS)
     what = f"{WAITING:,} waiting missions, a watching process and a worker"
     return [Figure(what=what, value=rate, unit="queries/s", limit=2 + 6)]

@@ -153,7 +153,7 @@ class Show:
         """Tells who takes which mission, and kills a worker when it is well under way."""
         known: dict[str, Driven] = {}
         killed: int | None = None
-        with anyio.fail_after(SECONDS), ledger.bell() as bell:
+        with anyio.fail_after(SECONDS), ledger.wakeup() as wakeup:
             while True:
                 found = await look(ledger)
                 self._tell(known, found)
@@ -166,7 +166,7 @@ class Show:
                     self.say(
                         f"*** kill -9 {self.workers[killed]} (process {killed}), which drives {len(mine)} missions"
                     )
-                await bell.wait()
+                await wakeup.wait()
 
     def _tell(self, before: dict[str, Driven], found: dict[str, Driven]) -> None:
         for name, one in found.items():

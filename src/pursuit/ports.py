@@ -13,7 +13,7 @@ from pursuit.core.proposing import ProposerFacts, ProposerSettings, StartedProce
 from pursuit.core.state import MissionState
 from pursuit.core.tools import Tool, ToolOverride, Traits
 from pursuit.engine.context import Clock
-from pursuit.ledger.contract import ANY, Bell, Draft, Head, StoredEvent, StreamPage, StreamRow, TaskStore
+from pursuit.ledger.contract import ANY, Draft, Head, StoredEvent, StreamPage, StreamRow, TaskStore, Wakeup
 from pursuit.ledger.placement import Health, Job, Placement, Requirements, Reschedule, Serving, WorkerRow
 from pursuit.proposers.contract import (
     Blocked,
@@ -35,7 +35,6 @@ from pursuit.upstream.listing import KnownTraits, ToolTraits
 
 __all__ = [
     "ANY",
-    "Bell",
     "Blocked",
     "Clock",
     "Done",
@@ -77,5 +76,6 @@ __all__ = [
     "Traits",
     "View",
     "Waiting",
+    "Wakeup",
     "WorkerRow",
 ]

@@ -172,9 +172,9 @@ class MissionHandle:
 
     async def result(self) -> Report:
         """Waits until the mission has ended, whichever process drives it. It never drives."""
-        with self._runtime.runner.ledger.bell(self.mission_id) as bell:
+        with self._runtime.runner.ledger.wakeup(self.mission_id) as wakeup:
             while not (await self._runtime.runner.state(self.mission_id)).terminal:
-                await bell.wait()
+                await wakeup.wait()
         return await self.report()
 
     async def events(self) -> AsyncGenerator[Update]:

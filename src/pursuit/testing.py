@@ -94,7 +94,7 @@ class InMemoryTaskStore:
         self._rows: dict[str, StreamRow] = {}
         self._events: dict[str, list[StoredEvent]] = {}
         self._blobs: dict[str, dict[str, bytes]] = {}
-        self._bells: list[tuple[str | None, _MemoryBell]] = []
+        self._wakeups: list[tuple[str | None, _MemoryWakeup]] = []
 
     async def append(
         self, stream: str, expected: int | Anywhere, events: Sequence[Draft], **options: Unpack[AppendOptions]
@@ -117,9 +117,9 @@ class InMemoryTaskStore:
         )
         self._events[stream] = stored
         self._blobs.setdefault(stream, {}).update(options.get("blobs") or {})
-        for name, bell in self._bells:
+        for name, wakeup in self._wakeups:
             if name in (None, stream):
-                bell.rung.set()
+                wakeup.due.set()
         return head
 
     async def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
@@ -148,14 +148,14 @@ class InMemoryTaskStore:
         return next((blobs[digest] for blobs in self._blobs.values() if digest in blobs), None)
 
     @contextmanager
-    def bell(self, stream: str | None = None) -> Generator[_MemoryBell]:
-        """See `TaskStore.bell`."""
-        entry = stream, _MemoryBell()
-        self._bells.append(entry)
+    def wakeup(self, stream: str | None = None) -> Generator[_MemoryWakeup]:
+        """See `TaskStore.wakeup`."""
+        entry = stream, _MemoryWakeup()
+        self._wakeups.append(entry)
         try:
             yield entry[1]
         finally:
-            self._bells.remove(entry)
+            self._wakeups.remove(entry)
 
     async def forget(self, stream: str) -> None:
         """See `TaskStore.forget`."""
@@ -164,13 +164,13 @@ class InMemoryTaskStore:
             part.pop(stream, None)
 
 
-class _MemoryBell:
+class _MemoryWakeup:
     def __init__(self) -> None:
-        self.rung = anyio.Event()
+        self.due = anyio.Event()
 
     async def wait(self) -> None:
-        await self.rung.wait()
-        self.rung = anyio.Event()
+        await self.due.wait()
+        self.due = anyio.Event()
 
 
 class SmallServer:
@@ -416,7 +416,7 @@ async def check_task_store(store: TaskStore) -> None:
     )
     _must(row is not None and row.summary == {"requestor": "me"}, "the summary is that of the append")
     _must(await store.blob(digest) == body and await store.blob("0" * 64) is None, "a blob is found by its digest")
-    with store.bell(first) as one, store.bell() as every, anyio.fail_after(SECONDS):
+    with store.wakeup(first) as one, store.wakeup() as every, anyio.fail_after(SECONDS):
         await store.append(first, ANY, [Draft("C", b"3")], kind="task")
         await one.wait()
         await every.wait()

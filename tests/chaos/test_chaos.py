@@ -97,12 +97,12 @@ def write_mission(folder: Path, number: int, size: Size) -> Path:
 
 
 async def all_ended(ledger: PostgresLedger, missions: int) -> None:
-    with ledger.bell() as bell:
+    with ledger.wakeup() as wakeup:
         while True:
             done = {"completed", "terminated", "failed"}
             if sum([row.status in done async for row in every_stream(ledger, kind="mission")]) >= missions:
                 return
-            await bell.wait()
+            await wakeup.wait()
 
 
 async def run(folder: Path, size: Size, seed: int, version: int) -> tuple[History, list[float], Cluster]:

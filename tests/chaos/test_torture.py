@@ -74,19 +74,19 @@ class Torture:
             self.followed[name].append(event.seq)
 
     async def list(self, ledger: Ledger) -> None:
-        with ledger.bell() as bell:
+        with ledger.wakeup() as wakeup:
             while True:
                 self.listed = {row.name: row.head.seq async for row in every_stream(ledger, kind="mission")}
-                await bell.wait()
+                await wakeup.wait()
 
     async def read_all(self, ledger: Ledger) -> None:
-        with ledger.bell() as bell:
+        with ledger.wakeup() as wakeup:
             while True:
                 async for row in every_stream(ledger):
                     for event in await ledger.read(row.name, self.everything.get(row.name, 0)):
                         assert event.seq == self.everything.get(row.name, 0) + 1
                         self.everything[row.name] = event.seq
-                await bell.wait()
+                await wakeup.wait()
 
     async def caught_up(self, ledger: Ledger) -> None:
         """Returns when each reader has seen the ends of all streams."""

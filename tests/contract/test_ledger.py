@@ -93,7 +93,7 @@ async def test_what_cannot_be_stored_is_refused(backend: Backend, tmp_path: Path
                 with pytest.raises(InvalidArgument):
                     await call
             with pytest.raises(InvalidArgument):
-                ledger.bell(name)
+                ledger.wakeup(name)
             with pytest.raises(InvalidArgument):
                 ledger.watch(name)
         for refused in (

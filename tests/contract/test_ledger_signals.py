@@ -1,4 +1,4 @@
-"""What the ledger promises to those who wait: bells, watching and claims, kept by every backend."""
+"""What the ledger promises to those who wait: wakeups, watching and claims, kept by every backend."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from pursuit.ledger.contract import ANY, Ledger
 
 
 @every_backend
-async def test_a_bell_rings_for_others_and_not_for_its_own(backend: Backend, tmp_path: Path) -> None:
+async def test_a_wakeup_rings_for_others_and_not_for_its_own(backend: Backend, tmp_path: Path) -> None:
     async with check(backend, tmp_path) as ledger:
-        with ledger.bell("m1") as bell, ledger.bell("m1") as other, ledger.bell() as any_stream:
-            await ledger.append("m1", 0, drafts(1), by=bell)
+        with ledger.wakeup("m1") as wakeup, ledger.wakeup("m1") as other, ledger.wakeup() as any_stream:
+            await ledger.append("m1", 0, drafts(1), by=wakeup)
             await other.wait()
             await any_stream.wait()
             await ledger.append("m2", 0, drafts(1))
             with anyio.move_on_after(0.2) as silence:
-                await bell.wait()
+                await wakeup.wait()
             assert silence.cancelled_caught
             await any_stream.wait()
             await ledger.append("m1", 1, drafts(2), by=other)
-            await bell.wait()
+            await wakeup.wait()
             with anyio.move_on_after(0.2) as silence:
                 await other.wait()
             assert silence.cancelled_caught
@@ -44,8 +44,8 @@ async def test_every_waiter_hears_another_process_soon(backend: Backend, tmp_pat
         heard_at: list[float] = []
 
         async def listen(ledger: Ledger, scope: anyio.CancelScope) -> None:
-            with scope, ledger.bell("m1") as bell:
-                await bell.wait()
+            with scope, ledger.wakeup("m1") as wakeup:
+                await wakeup.wait()
                 heard_at.append(anyio.current_time())
 
         async with opened(backend, folder) as ledger:
@@ -75,14 +75,14 @@ async def test_own_commits_stay_silent_although_another_process_writes_too(backe
     child = "while told():\n    await ledger.append('other', ANY, [Draft('far', b'1')])\n    say('appended')"
     async with opened(backend, tmp_path) as ledger:
         with another_process(backend, tmp_path, child) as process, anyio.fail_after(GENEROUS):
-            with ledger.bell("m1") as bell, ledger.bell("other") as far:
+            with ledger.wakeup("m1") as wakeup, ledger.wakeup("other") as far:
                 tell(process, "go")
                 assert await heard(process) == "appended"
-                await ledger.append("m1", 0, drafts(1), by=bell)
+                await ledger.append("m1", 0, drafts(1), by=wakeup)
                 # Our own commit comes after the foreign one and must not hide it.
                 await far.wait()
                 with anyio.move_on_after(0.2) as silence:
-                    await bell.wait()
+                    await wakeup.wait()
                 assert silence.cancelled_caught
             tell(process, "")
 
@@ -150,9 +150,9 @@ async def test_a_waiter_is_told_that_the_ledger_was_closed(backend: Backend, tmp
     refused: list[str] = []
 
     async def listen() -> None:
-        with ledger.bell("m1") as bell:
+        with ledger.wakeup("m1") as wakeup:
             try:
-                await bell.wait()
+                await wakeup.wait()
             except LedgerUnavailable:
                 refused.append("closed")
 

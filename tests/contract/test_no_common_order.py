@@ -230,18 +230,18 @@ async def test_a_reader_of_everything_misses_no_commit_whose_transaction_was_lon
     """Its id is lower than those of commits that were seen before it: a cursor over ids would skip it."""
     address = new_database()
     async with opened(address) as ledger:
-        with psycopg.connect(address) as slow, ledger.bell() as bell, anyio.fail_after(GENEROUS):
+        with psycopg.connect(address) as slow, ledger.wakeup() as wakeup, anyio.fail_after(GENEROUS):
             await anyio.to_thread.run_sync(slow.execute, commit(7))
             for number in range(3):
-                await ledger.append("m2", number, drafts(1), by=bell)
+                await ledger.append("m2", number, drafts(1), by=wakeup)
                 await anyio.sleep(0.3)  # it looks meanwhile
             seen = ledger._seen.split(":")
             assert seen[2], "the slow transaction is among those that run"
             with anyio.move_on_after(0.4) as silence:
-                await bell.wait()
+                await wakeup.wait()
             assert silence.cancelled_caught
             slow.commit()
-            await bell.wait()
+            await wakeup.wait()
             assert len(await ledger.read("m1")) == 1
 
 
@@ -252,15 +252,15 @@ async def test_a_reader_that_stood_still_for_long_compares_the_ends(
     address = new_database()
     async with opened(address) as ledger, opened(address) as other:
         await other.append("m1", 0, drafts(1))
-        with ledger.bell("m1") as bell, anyio.fail_after(GENEROUS):
-            await bell.wait()  # its end is not known yet
+        with ledger.wakeup("m1") as wakeup, anyio.fail_after(GENEROUS):
+            await wakeup.wait()  # its end is not known yet
             with connected(address) as connection:
                 connection.execute(
                     "ALTER TABLE pursuit.grown RENAME TO hidden; CREATE TABLE pursuit.grown (LIKE pursuit.hidden)"
                 )
                 await other.append("m1", 1, drafts(2))
                 connection.execute("DROP TABLE pursuit.grown; ALTER TABLE pursuit.hidden RENAME TO grown")
-            await bell.wait()
+            await wakeup.wait()
 
 
 async def test_what_grew_is_kept_until_it_is_sealed_and_ten_minutes_old(new_database: NewDatabase) -> None:

@@ -186,7 +186,7 @@ async def test_a_server_that_never_answers_fails_the_append_and_says_that_its_ou
 async def test_connections_that_the_server_ends_are_opened_again(new_database: NewDatabase) -> None:
     address = new_database()
     async with opened(address) as ledger, opened(address) as other:
-        with ledger.bell("m1") as bell, anyio.fail_after(GENEROUS):
+        with ledger.wakeup("m1") as wakeup, anyio.fail_after(GENEROUS):
             for number in range(30):
                 if number % 10 == 5:
                     with psycopg.connect(address, autocommit=True) as connection:
@@ -194,21 +194,21 @@ async def test_connections_that_the_server_ends_are_opened_again(new_database: N
                             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                             "WHERE datname = current_database() AND pid <> pg_backend_pid()"
                         )
-                await ledger.append("m1", number, drafts(number), by=bell)
+                await ledger.append("m1", number, drafts(number), by=wakeup)
             await other.append("m1", ANY, drafts(30))
-            await bell.wait()
+            await wakeup.wait()
         assert [int(event.body) for event in await ledger.read("m1")] == list(range(31))
 
 
-async def test_behind_a_pooler_bells_ring_by_looking(new_database: NewDatabase) -> None:
+async def test_behind_a_pooler_wakeups_ring_by_looking(new_database: NewDatabase) -> None:
     address = new_database()
     async with Proxy.before(address) as proxy, opened(address) as other:
         proxy.pooler = True
         async with opened(proxy.address) as ledger:
             await ledger.append("m1", 0, drafts(1))
-            with ledger.bell("m1") as bell, anyio.fail_after(GENEROUS):
+            with ledger.wakeup("m1") as wakeup, anyio.fail_after(GENEROUS):
                 await other.append("m1", 1, drafts(2))
-                await bell.wait()
+                await wakeup.wait()
             assert ledger.pooled
             assert len(await ledger.read("m1")) == 2
 
@@ -230,8 +230,8 @@ async def test_an_idle_process_asks_little(new_database: NewDatabase) -> None:
             for number in range(20):
 
                 async def wait(name: str) -> None:
-                    with ledger.bell(name) as bell:
-                        await bell.wait()
+                    with ledger.wakeup(name) as wakeup:
+                        await wakeup.wait()
 
                 tasks.start_soon(wait, f"m{number}")
             await anyio.sleep(0.3)  # all are waiting

@@ -30,8 +30,8 @@ from pursuit.service import Service
 Hook = Callable[[], Awaitable[Any]]
 
 
-class DeafBell:
-    """Never rings: a word reaches the driver only when one of its own appends meets it."""
+class DeafWakeup:
+    """Never wakes the driver: it notices an event of the operator only when its own append conflicts."""
 
     async def wait(self) -> None:
         await anyio.sleep_forever()
@@ -53,8 +53,8 @@ class Between:
         self._hooks[moment] = hook
 
     @contextmanager
-    def bell(self, stream: str | None = None) -> Generator[DeafBell]:
-        yield DeafBell()
+    def wakeup(self, stream: str | None = None) -> Generator[DeafWakeup]:
+        yield DeafWakeup()
 
     async def append(self, stream: str, expected: Any, drafts: Any, **named: Any) -> Any:
         for draft in drafts:

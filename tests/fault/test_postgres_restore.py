@@ -48,9 +48,9 @@ async def test_a_dump_that_is_restored_into_a_new_server_verifies_and_goes_on(ne
                 assert restored_to == 0, "what grew there before says nothing here"
             found = await ledger.verify(expect=root)
             assert found.ok, found.faults
-            with ledger.bell("m1") as bell, anyio.fail_after(GENEROUS):
+            with ledger.wakeup("m1") as wakeup, anyio.fail_after(GENEROUS):
                 await other.append("m1", 2, drafts(3))
-                await bell.wait()
+                await wakeup.wait()
             after = await ledger.root()
             assert int(after.partition(":")[0]) == int(found.root.partition(":")[0]) + 1
             found = await ledger.verify(expect=[root, after])
@@ -75,11 +75,11 @@ async def test_a_standby_is_read_and_its_watchers_miss_nothing(version: int) -> 
         try:
             reader = PostgresLedger.open(standby.address(TEMPLATE))
             assert (await reader.verify(expect=root)).ok
-            with reader.bell("m1") as bell, anyio.fail_after(GENEROUS):
+            with reader.wakeup("m1") as wakeup, anyio.fail_after(GENEROUS):
                 for number in range(1, 6):
                     await writer.append("m1", ANY, drafts(number))
                     while len(await reader.read("m1")) <= number:
-                        await bell.wait()
+                        await wakeup.wait()
             assert await writer.root() != root
             await reader.close()
         finally:

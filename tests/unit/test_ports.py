@@ -141,14 +141,14 @@ async def test_tasks_live_in_the_store_that_the_program_gives(tmp_path: Path) ->
     await ledger.close()
 
 
-async def test_a_bell_for_all_hears_of_tasks_and_of_missions(tmp_path: Path) -> None:
+async def test_a_wakeup_for_all_hears_of_tasks_and_of_missions(tmp_path: Path) -> None:
     store = testing.InMemoryTaskStore()
     async with Runtime(state=tmp_path / "ledger.db", config=Configuration(), task_store=store) as runtime:
         ledger = runtime.runner.ledger
         for stream, kind in (("task-" + "0" * 32, "task"), ("mission-" + "0" * 16, "mission")):
-            with ledger.bell() as bell, anyio.fail_after(20):
+            with ledger.wakeup() as wakeup, anyio.fail_after(20):
                 await ledger.append(stream, 0, [Draft("A", b"{}")], kind=kind, status="working", summary={})
-                await bell.wait()
+                await wakeup.wait()
         await store.forget("task-" + "0" * 32)
 
 

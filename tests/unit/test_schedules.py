@@ -76,9 +76,9 @@ async def missions(runtime: Server) -> list[dict[str, Any]]:
 
 async def ended(runtime: Server, count: int) -> list[dict[str, Any]]:
     """The missions once all of this many have ended."""
-    with runtime.runner.ledger.bell() as bell:
+    with runtime.runner.ledger.wakeup() as wakeup:
         while len(found := [one for one in await missions(runtime) if one["status"] == "completed"]) < count:
-            await bell.wait()
+            await wakeup.wait()
     return found
 
 
@@ -179,9 +179,9 @@ async def test_a_run_that_has_not_ended_at_the_next_due_time(
     async with serving(tmp_path, config, clock) as (runtime, schedules):
 
         async def waits() -> None:
-            with runtime.runner.ledger.bell() as bell:
+            with runtime.runner.ledger.wakeup() as wakeup:
                 while (await missions(runtime))[0]["status"] != "waiting":
-                    await bell.wait()
+                    await wakeup.wait()
 
         await schedules.tick()
         await until_hour(schedules, clock, TWO + 1)

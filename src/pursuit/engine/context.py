@@ -309,12 +309,12 @@ class Run:
 
     async def watch_operator(self) -> None:
         """Receives the operator's events while nothing is being appended."""
-        bell = self.journal.bell
-        if bell is None:
+        wakeup = self.journal.wakeup
+        if wakeup is None:
             return
         self.journal.on_operator_event = self.obey
         while True:
-            await bell.wait()
+            await wakeup.wait()
             for _seq, event in await self.journal.past(self.journal.head):
                 if isinstance(event, OperatorEvent):
                     self.obey(event)

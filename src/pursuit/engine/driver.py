@@ -57,7 +57,7 @@ from pursuit.errors import (
     SessionTerminal,
     ValidationFailed,
 )
-from pursuit.ledger.contract import Bell, Claim, Ledger
+from pursuit.ledger.contract import Claim, Ledger, Wakeup
 from pursuit.proposers.contract import DrivingPlace, ProposerContext, kind_of
 from pursuit.proposers.language import LanguageModel
 from pursuit.reports.report import MAX_CHECKS, build_report
@@ -214,8 +214,8 @@ class Driver:
     async def _driven_by(self, order: RunOrder, claim: Claim) -> tuple[MissionState, Journal]:
         """One run of the holder of the lock, to its end."""
         mission_id = order.mission_id
-        with self.ledger.bell(mission_id) as bell:
-            run = await self._taken(order, claim, bell)
+        with self.ledger.wakeup(mission_id) as wakeup:
+            run = await self._taken(order, claim, wakeup)
             state, journal, settings = run.state, run.journal, run.state.mission.proposer
             lessons: Sequence[str] = ()
             if settings.LEARNS:
@@ -250,10 +250,10 @@ class Driver:
                 await self._guarded(run)
         return state, journal
 
-    async def _taken(self, order: RunOrder, claim: Claim, bell: Bell) -> Run:
+    async def _taken(self, order: RunOrder, claim: Claim, wakeup: Wakeup) -> Run:
         """The run for an order. It begins with the last state seen, or with a newer one."""
         mission_id = order.mission_id
-        seen = Journal(self.ledger, mission_id, *await self.states.take(mission_id, seen=True), bell, claim=claim)
+        seen = Journal(self.ledger, mission_id, *await self.states.take(mission_id, seen=True), wakeup, claim=claim)
         try:
             return await self._begin(seen, order)
         except PursuitError:  # the state may be older than another process's
@@ -261,7 +261,7 @@ class Driver:
             if head == seen.head:
                 self.states.give(mission_id, state, head)
                 raise
-            return await self._begin(Journal(self.ledger, mission_id, state, head, bell, claim=claim), order)
+            return await self._begin(Journal(self.ledger, mission_id, state, head, wakeup, claim=claim), order)
 
     async def _driven(self, mission_id: str) -> Conflict:
         """The error for a mission that another process drives; names the process."""

@@ -499,7 +499,7 @@ async def _used_by(run: Run, call: CallRecord) -> Mapping[str, float] | None:
     if call.task is None or not is_spawn(run.state, call.tool):
         return None
     child = child_id(call.task)
-    with run.ledger.bell(child) as bell, anyio.move_on_after(CHILD_PATIENCE):
+    with run.ledger.wakeup(child) as wakeup, anyio.move_on_after(CHILD_PATIENCE):
         while True:
             row = await run.ledger.row(child)
             if row is not None and row.status == FORGOTTEN:
@@ -512,8 +512,8 @@ async def _used_by(run: Run, call: CallRecord) -> Mapping[str, float] | None:
             state = fold(decoded(events))
             if state is not None and state.closed:
                 return used_of(state)
-            with anyio.move_on_after(LOOK_EVERY):  # a child that was never made rings no bell
-                await bell.wait()
+            with anyio.move_on_after(LOOK_EVERY):  # a child that was never made wakes nobody
+                await wakeup.wait()
     return None
 
 

@@ -18,7 +18,7 @@ from pursuit.core.events import AnyEvent, Event, OperatorEvent, decode, encoded
 from pursuit.core.fold import Shown, advance, listing_of, shown_of, standing_after
 from pursuit.core.state import MissionState
 from pursuit.errors import Conflict, Fenced, InvalidArgument, SessionNotFound, advice
-from pursuit.ledger.contract import FORGOTTEN, Bell, Claim, Draft, Ledger, StreamRow
+from pursuit.ledger.contract import FORGOTTEN, Claim, Draft, Ledger, StreamRow, Wakeup
 
 Build = Callable[[MissionState], Sequence[Event]]
 Seen = tuple[MissionState, int]
@@ -124,7 +124,7 @@ class Journal:
         mission_id: str,
         state: MissionState,
         head: int,
-        bell: Bell | None = None,
+        wakeup: Wakeup | None = None,
         *,
         claim: Claim | None = None,
     ) -> None:
@@ -132,7 +132,7 @@ class Journal:
         self.mission_id = mission_id
         self.state = state
         self.head = head
-        self.bell = bell
+        self.wakeup = wakeup
         self.claim = claim
         """The driver's lock: events are stored only while it is held."""
         self.told: Callable[[], Awaitable[object]] | None = None
@@ -202,7 +202,7 @@ class Journal:
                         summary=listing,
                         blobs=blobs or None,
                         text=text,
-                        by=self.bell,
+                        by=self.wakeup,
                         claim=self.claim,
                     )
                 except Conflict as error:

@@ -168,13 +168,13 @@ async def every_stream(
             return
 
 
-class Bell(Protocol):
-    """Rings when another writer appends to its streams."""
+class Wakeup(Protocol):
+    """Wakes its waiter when another writer appends to its streams."""
 
     async def wait(self) -> None:
-        """Returns after at least one append that did not pass this bell as `by` since the last return.
+        """Returns after an append that did not pass this wakeup as `by`; appends before the last return do not count.
 
-        It may be spurious; it comes within 250 ms of a commit by any process.
+        It may return without cause. It returns within 250 ms of a commit by any process.
         """
         ...
 
@@ -227,7 +227,7 @@ class AppendOptions(TypedDict, total=False):
     summary: Mapping[str, Any] | msgspec.Struct | None
     blobs: Mapping[str, bytes] | None
     text: str | None
-    by: Bell | None
+    by: Wakeup | None
     claim: Claim | None
 
 
@@ -283,8 +283,8 @@ class TaskStore(Protocol):
         """
         ...
 
-    def bell(self, stream: str | None = None) -> AbstractContextManager[Bell]:
-        """A bell for one stream (None: for all); it notices every append from the moment of entering."""
+    def wakeup(self, stream: str | None = None) -> AbstractContextManager[Wakeup]:
+        """A wakeup for one stream (None: for all) that notices every append from the moment of entering."""
         ...
 
     async def blob(self, digest: str) -> bytes | None:

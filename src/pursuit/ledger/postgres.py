@@ -29,7 +29,6 @@ from pursuit.ledger.contract import (
     LEASE_SECONDS,
     Anywhere,
     AppendOptions,
-    Bell,
     Draft,
     Folds,
     FoundStream,
@@ -40,6 +39,7 @@ from pursuit.ledger.contract import (
     StreamPage,
     StreamRow,
     Verification,
+    Wakeup,
 )
 from pursuit.ledger.leases import Lease, Leases, fenced
 from pursuit.ledger.locks import require_name
@@ -75,7 +75,7 @@ from pursuit.ledger.sqlite import (
 )
 from pursuit.ledger.tombstones import own_audit, require_forgettable
 from pursuit.ledger.verify import verify_snapshot
-from pursuit.ledger.watch import Bells, HungBell, follow
+from pursuit.ledger.watch import StreamWakeup, Wakeups, follow
 from pursuit.ledger.writer import MOST_IN_A_BATCH, AppendRequest, refused
 
 LOOK_SECONDS = 0.25
@@ -163,72 +163,72 @@ _GUARDS = (
 )
 
 
-class WatchedBells(Bells):
-    """Bells that one task rings for commits of other processes, by looking at what grew since it looked before.
+class WatchedWakeups(Wakeups):
+    """Wakeups for commits of other processes: one task looks regularly which streams grew.
 
-    Invariant: `_own` has the commits of this process that no look has seen yet; they rang by themselves.
+    Invariant: `_own` has the commits of this process that no look has seen yet; their waiters are already awake.
     """
 
     def __init__(self) -> None:
         self._own: dict[tuple[str, int], float] = {}
         self._ends: dict[str, int] = {}
-        """How far the watched streams had grown when their bells were rung."""
-        self._hung: dict[str | None, set[HungBell]] = {}
+        """The last known sequence number of each watched stream."""
+        self._entered: dict[str | None, set[StreamWakeup]] = {}
         self._closed = False
         self.wanted = asyncio.Event()
-        """Set while there is a bell."""
+        """Set while there is a wakeup."""
 
     @property
     def streams(self) -> list[str]:
-        return [name for name in self._hung if name is not None]
+        return [name for name in self._entered if name is not None]
 
     @property
-    def hung(self) -> bool:
-        return bool(self._hung)
+    def entered(self) -> bool:
+        return bool(self._entered)
 
     def stored(self, requests: Iterable[AppendRequest]) -> None:
-        """Rings for a commit of this process."""
+        """Wakes the waiters for a commit of this process."""
         ends: dict[str, int] = {}
         for request in requests:
             if isinstance(request.outcome, Head):
                 if request.events:
                     ends[request.stream] = request.outcome.seq
-                self._ring(request.stream, request.by)
+                self._wake(request.stream, request.by)
         self._own |= dict.fromkeys(ends.items(), time.monotonic())
 
     def grew(self, ends: Iterable[tuple[str, int]]) -> None:
-        """Rings for the commits of other processes among those that a look found."""
+        """Wakes the waiters for those of the found commits that other processes made."""
         for name, seq in ends:
             self._ends[name] = max(seq, self._ends.get(name, 0))
             if self._own.pop((name, seq), None) is None:
-                self._ring(name, None)
+                self._wake(name, None)
 
     def compare(self, ends: Iterable[tuple[str, int]]) -> None:
-        """Rings for each stream whose end is another one than is known, and for those who watch all streams."""
+        """Wakes the waiters of each stream whose end has changed, and those of all streams."""
         old = time.monotonic() - _STALE_SECONDS
         self._own = {end: at for end, at in self._own.items() if at > old}
         known, self._ends = self._ends, dict(ends)
         for name, seq in self._ends.items():
             if known.get(name) != seq:
-                self._ring(name, None)
-        for bell in self._hung.get(None, ()):
-            bell.ring()
+                self._wake(name, None)
+        for wakeup in self._entered.get(None, ()):
+            wakeup.wake()
 
-    def ring_all(self) -> None:
-        """Rings every bell: what grew is not known."""
-        for bells in self._hung.values():
-            for bell in bells:
-                bell.ring()
+    def wake_all(self) -> None:
+        """Wakes every waiter, because too many streams grew to list them."""
+        for wakeups in self._entered.values():
+            for wakeup in wakeups:
+                wakeup.wake()
 
-    async def wait(self, bell: HungBell) -> None:
-        while not bell.rung:
+    async def wait(self, wakeup: StreamWakeup) -> None:
+        while not wakeup.due:
             self._require_open()
-            if bell.stirred.is_set():
-                bell.stirred = anyio.Event()
-            await bell.stirred.wait()
+            if wakeup.changed.is_set():
+                wakeup.changed = anyio.Event()
+            await wakeup.changed.wait()
 
     def _look(self) -> None:
-        """A bell is hung: from now on the task watches."""
+        """Starts the watching task, because there is a waiter now."""
         self._require_open()
         self.wanted.set()
 
@@ -266,7 +266,7 @@ class PostgresWriter:
         self,
         address: str,
         link: Link,
-        bells: WatchedBells,
+        wakeups: WatchedWakeups,
         *,
         clock: Callable[[], float],
         patience: float,
@@ -274,7 +274,7 @@ class PostgresWriter:
     ) -> None:
         self._address = address
         self._link = link
-        self._bells = bells
+        self._wakeups = wakeups
         self._clock = clock
         self._patience = patience
         self._holder = holder
@@ -404,7 +404,7 @@ class PostgresWriter:
                 request.outcome = Head(seq, hash_)
             else:
                 request.outcome = fenced(request.stream) if refusal == "fenced" else refused(request, refusal, seq)
-        self._bells.stored(requests)
+        self._wakeups.stored(requests)
         for queued, waits in zip(batch, late, strict=True):
             self._note(queued.request, queued.mark, waits=waits)
         if self._notifying is None and any(one.epoch is None and one.events for one in requests):
@@ -560,12 +560,12 @@ class PostgresLedger:
         self._patience = patience
         self._reader = Link(address, patience)
         self._listener = Link(address, patience)
-        self._bells = WatchedBells()
+        self._wakeups = WatchedWakeups()
         self._leases = Leases(Link(address, patience), lease)
         self._writer = PostgresWriter(
             address,
             Link(address, patience),
-            self._bells,
+            self._wakeups,
             clock=clock,
             patience=patience,
             holder=self._leases.me,
@@ -650,12 +650,12 @@ class PostgresLedger:
         rows = await self._all(_FOUND, (kept, counts, kind, kind, max(most, limit), limit)) if kept else []
         return [FoundStream(row=self._as_told(row[:10]), text=row[10].decode(), rank=row[11]) for row in rows]
 
-    def bell(self, stream: str | None = None) -> AbstractContextManager[Bell]:
+    def wakeup(self, stream: str | None = None) -> AbstractContextManager[Wakeup]:
         if stream is not None:
             require_name(stream)
         if self._watching is None and not self._closed:
             self._watching = asyncio.create_task(self._watch())
-        return self._bells.hang(stream)
+        return self._wakeups.enter(stream)
 
     def watch(self, stream: str, after: int = 0) -> AsyncGenerator[StoredEvent, None]:
         require_name(stream)
@@ -664,7 +664,7 @@ class PostgresLedger:
     async def _follow(self, stream: str, after: int) -> AsyncGenerator[StoredEvent, None]:
         if self._watching is None and not self._closed:
             self._watching = asyncio.create_task(self._watch())
-        async for event in follow(self._bells, self.read, stream, after):
+        async for event in follow(self._wakeups, self.read, stream, after):
             yield event
 
     async def blob(self, digest: str) -> bytes | None:
@@ -735,7 +735,7 @@ class PostgresLedger:
             await self._writer.close()
             if not self._closed:
                 self._closed = True
-                self._bells.close()
+                self._wakeups.close()
                 if self._watching is not None:
                     self._watching.cancel()
                     await asyncio.wait([self._watching])
@@ -749,12 +749,12 @@ class PostgresLedger:
         return await self._reader.read(query, values)
 
     async def _watch(self) -> None:
-        """Rings the bells for commits of other processes, for as long as the ledger is open."""
+        """Wakes the waiters for commits of other processes while the ledger is open."""
         known: psycopg.AsyncConnection[Any] | None = None
         while True:
-            if not self._bells.hung:
-                self._bells.wanted.clear()
-                await self._bells.wanted.wait()
+            if not self._wakeups.entered:
+                self._wakeups.wanted.clear()
+                await self._wakeups.wanted.wait()
             try:
                 connection = await self._listener.connected()
                 if connection is not known:
@@ -764,7 +764,7 @@ class PostgresLedger:
                     if not self._listener.pooled and not is_standby:
                         await connection.execute("LISTEN pursuit")
                     known = connection
-                while self._bells.hung:
+                while self._wakeups.entered:
                     await self._look(compare=False)
                     await self._told(connection)
             except (psycopg.Error, LedgerUnavailable):
@@ -772,7 +772,7 @@ class PostgresLedger:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _told(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        """Waits for a word of another process, or until it is time to look without one."""
+        """Waits for a notification of another process, or until it is time to look without one."""
         until = time.monotonic() + LOOK_SECONDS
         while (left := until - time.monotonic()) > 0:
             if self._listener.pooled:
@@ -784,9 +784,10 @@ class PostgresLedger:
                 return
 
     async def _look(self, *, compare: bool) -> bool:
-        """Rings for what grew since the last look; every now and then compares the ends of all watched streams.
+        """Wakes the waiters of streams that grew since the last look.
 
-        On a standby it compares them each time, and returns true: a snapshot there does not list what still runs.
+        Now and then it compares the ends of all watched streams; on a standby each time, and returns true: a snapshot
+        there does not list open transactions.
         """
         now = time.monotonic()
         compare = compare or now > self._looked + _STALE_SECONDS or now > self._compared + _COMPARE_SECONDS
@@ -796,13 +797,13 @@ class PostgresLedger:
         # A commit of our own that is among the rows may not have come back yet.
         await self._writer.landed()
         if not is_standby:
-            self._bells.grew(zip(names or (), seqs or (), strict=True))
+            self._wakeups.grew(zip(names or (), seqs or (), strict=True))
         if len(names or ()) > TOO_MANY:
-            self._bells.ring_all()
+            self._wakeups.wake_all()
         # Transaction ids that go back are those of another server, which lacks the last commits of this one.
         compare = compare or is_standby or int(seen.split(":")[1]) < int(self._seen.split(":")[1])
         self._seen, self._looked = self._seen if is_standby else seen, now
         if compare:
             self._compared = now
-            self._bells.compare(await self._listener.ask(_ENDS, (self._bells.streams,)))
+            self._wakeups.compare(await self._listener.ask(_ENDS, (self._wakeups.streams,)))
         return is_standby

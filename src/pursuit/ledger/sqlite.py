@@ -25,7 +25,6 @@ from pursuit.ledger.contract import (
     FORGOTTEN,
     Anywhere,
     AppendOptions,
-    Bell,
     Claim,
     Draft,
     Folds,
@@ -37,12 +36,13 @@ from pursuit.ledger.contract import (
     StreamPage,
     StreamRow,
     Verification,
+    Wakeup,
 )
 from pursuit.ledger.locks import StreamClaim, holder_of, is_claimed, require_name, take_claim
 from pursuit.ledger.roots import last_position, last_root, sealed_position
 from pursuit.ledger.schema import PATIENCE_SECONDS, Handles, open_file, real_path, unavailable
 from pursuit.ledger.verify import forget_stream, seal_file, verify_file
-from pursuit.ledger.watch import Bells, follow
+from pursuit.ledger.watch import Wakeups, follow
 from pursuit.ledger.writer import AppendRequest, Waiter, Writer
 
 MISSION = "mission"
@@ -260,8 +260,8 @@ class SqliteLedger:
         self._handles = handles
         self._clock = clock
         self._reads = SqliteReads(path, handles.reader)
-        self._bells = Bells(self._reads)
-        self._writer = Writer(path, handles, self._bells, clock, patience)
+        self._wakeups = Wakeups(self._reads)
+        self._writer = Writer(path, handles, self._wakeups, clock, patience)
         self._closed = False
 
     @classmethod
@@ -314,14 +314,14 @@ class SqliteLedger:
         await anyio.lowlevel.checkpoint()
         return self._reads.search(words, kind=kind, limit=limit)
 
-    def bell(self, stream: str | None = None) -> AbstractContextManager[Bell]:
+    def wakeup(self, stream: str | None = None) -> AbstractContextManager[Wakeup]:
         if stream is not None:
             require_name(stream)
-        return self._bells.hang(stream)
+        return self._wakeups.enter(stream)
 
     def watch(self, stream: str, after: int = 0) -> AsyncGenerator[StoredEvent, None]:
         require_name(stream)
-        return follow(self._bells, self.read, stream, after)
+        return follow(self._wakeups, self.read, stream, after)
 
     async def blob(self, digest: str) -> bytes | None:
         await anyio.lowlevel.checkpoint()
@@ -380,7 +380,7 @@ class SqliteLedger:
             await self._writer.close()
         if not self._closed:
             self._closed = True
-            self._bells.close()
+            self._wakeups.close()
             self._handles.close()
 
 
@@ -394,7 +394,7 @@ def new_request(
     summary: Mapping[str, Any] | msgspec.Struct | None = None,
     blobs: Mapping[str, bytes] | None = None,
     text: str | None = None,
-    by: Bell | None = None,
+    by: Wakeup | None = None,
     claim: Claim | None = None,
 ) -> AppendRequest:
     """Makes the writer's request for an append; raises `InvalidArgument` if it is not well formed."""

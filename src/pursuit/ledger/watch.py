@@ -1,6 +1,6 @@
-"""Bells: they ring when a stream has grown, by an append of this process or of another one.
+"""Wakes those who wait for a stream to grow, by an append of this process or of another one.
 
-Invariant: up to the position `_seen`, every bell has been rung for every append that was not its owner's.
+Invariant: every waiter was woken for every append up to the position `_seen`, except for its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import anyio
 import anyio.lowlevel
 
 from pursuit.errors import LedgerUnavailable
-from pursuit.ledger.contract import Bell, StoredEvent
+from pursuit.ledger.contract import StoredEvent, Wakeup
 
 LOOK_SECONDS = 0.05
 """How often one waiter looks for commits of other processes, for all waiters of the ledger."""
@@ -31,118 +31,118 @@ class Growth(Protocol):
         ...
 
 
-class HungBell:
-    """A bell on a stream, or on all: see `contract.Bell`."""
+class StreamWakeup:
+    """A wakeup for a stream, or for all: see `contract.Wakeup`."""
 
-    def __init__(self, bells: Bells) -> None:
-        self._bells = bells
-        self.rung = False
-        self.stirred = anyio.Event()
+    def __init__(self, wakeups: Wakeups) -> None:
+        self._wakeups = wakeups
+        self.due = False
+        self.changed = anyio.Event()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Makes `wait` return, now or at its next call."""
-        self.rung = True
-        self.stirred.set()
+        self.due = True
+        self.changed.set()
 
     async def wait(self) -> None:
-        """Returns after at least one append that did not pass this bell as `by` since the last return."""
+        """See `contract.Wakeup.wait`."""
         await anyio.lowlevel.checkpoint_if_cancelled()
-        await self._bells.wait(self)
-        self.rung = False
+        await self._wakeups.wait(self)
+        self.due = False
 
 
-class Bells:
+class Wakeups:
     def __init__(self, growth: Growth) -> None:
         self._growth = growth
         self._seen = growth.last_position(0)
-        self._hung: dict[str | None, set[HungBell]] = {}
-        self._waiting: dict[object, HungBell] = {}
+        self._entered: dict[str | None, set[StreamWakeup]] = {}
+        self._waiting: dict[object, StreamWakeup] = {}
         self._looking: object | None = None
         self._closed = False
 
     @contextmanager
-    def hang(self, stream: str | None) -> Generator[Bell]:
-        """A bell that notices every append from here on."""
+    def enter(self, stream: str | None) -> Generator[Wakeup]:
+        """A wakeup that notices every append from now on."""
         self._look()
-        bell = HungBell(self)
-        self._hung.setdefault(stream, set()).add(bell)
+        wakeup = StreamWakeup(self)
+        self._entered.setdefault(stream, set()).add(wakeup)
         try:
-            yield bell
+            yield wakeup
         finally:
-            self._hung[stream].discard(bell)
-            if not self._hung[stream]:
-                del self._hung[stream]
+            self._entered[stream].discard(wakeup)
+            if not self._entered[stream]:
+                del self._entered[stream]
 
-    def committed(self, first: int, last: int, grown: Iterable[tuple[str, Bell | None]]) -> None:
-        """Rings for a commit of this process, with events at the positions `first` to `last`."""
+    def committed(self, first: int, last: int, grown: Iterable[tuple[str, Wakeup | None]]) -> None:
+        """Wakes the waiters for a commit of this process, with events at the positions `first` to `last`."""
         if not last:
             return
         if first > self._seen + 1:
-            self._ring_for_others(first - 1)
+            self._wake_for_others(first - 1)
         self._seen = max(self._seen, last)
-        hung = self._hung
-        for stream, by in grown if hung else ():
-            if None in hung:
-                self._ring(stream, by)
-            elif stream in hung:
-                for bell in hung[stream]:
-                    if bell is not by:
-                        bell.ring()
+        entered = self._entered
+        for stream, by in grown if entered else ():
+            if None in entered:
+                self._wake(stream, by)
+            elif stream in entered:
+                for wakeup in entered[stream]:
+                    if wakeup is not by:
+                        wakeup.wake()
 
     def close(self) -> None:
         self._closed = True
-        for bells in self._hung.values():
-            for bell in bells:
-                bell.stirred.set()
+        for wakeups in self._entered.values():
+            for wakeup in wakeups:
+                wakeup.changed.set()
 
-    async def wait(self, bell: HungBell) -> None:
-        """Sleeps until the bell rings; one of all sleepers wakes regularly and looks for the others, too."""
+    async def wait(self, wakeup: StreamWakeup) -> None:
+        """Sleeps until the wakeup is due; one of the sleepers looks regularly, for all of them."""
         sleeper = object()
-        self._waiting[sleeper] = bell
+        self._waiting[sleeper] = wakeup
         try:
-            while not bell.rung:
+            while not wakeup.due:
                 self._require_open()
-                if bell.stirred.is_set():
-                    bell.stirred = anyio.Event()
+                if wakeup.changed.is_set():
+                    wakeup.changed = anyio.Event()
                 if self._looking is None:
                     self._looking = sleeper
                     self._look()
                 elif self._looking is sleeper:
                     with anyio.move_on_after(LOOK_SECONDS):
-                        await bell.stirred.wait()
+                        await wakeup.changed.wait()
                     self._look()
                 else:
-                    await bell.stirred.wait()
+                    await wakeup.changed.wait()
         finally:
             del self._waiting[sleeper]
             if self._looking is sleeper:
                 self._looking = None
                 if successor := next(iter(self._waiting.values()), None):
-                    successor.stirred.set()
+                    successor.changed.set()
 
     def _look(self) -> None:
         self._require_open()
         last = self._growth.last_position(self._seen)
         if last > self._seen:
-            self._ring_for_others(last)
+            self._wake_for_others(last)
             self._seen = last
 
-    def _ring_for_others(self, until: int) -> None:
-        if not self._hung:
+    def _wake_for_others(self, until: int) -> None:
+        if not self._entered:
             return
         try:
             streams = self._growth.grown(self._seen, until)
         except LedgerUnavailable:
-            # This follows a commit, which must not appear to have failed: a bell may ring without cause.
+            # This follows a commit, which must not appear to have failed: a waiter may wake without cause.
             streams = None
-        for stream in tuple(self._hung) if streams is None else streams:
-            self._ring(stream, None)
+        for stream in tuple(self._entered) if streams is None else streams:
+            self._wake(stream, None)
 
-    def _ring(self, stream: str | None, by: Bell | None) -> None:
+    def _wake(self, stream: str | None, by: Wakeup | None) -> None:
         for key in (stream, None):
-            for bell in self._hung.get(key, ()):
-                if bell is not by:
-                    bell.ring()
+            for wakeup in self._entered.get(key, ()):
+                if wakeup is not by:
+                    wakeup.wake()
 
     def _require_open(self) -> None:
         if self._closed:
@@ -152,12 +152,12 @@ class Bells:
 Read = Callable[[str, int, int | None], Awaitable[list[StoredEvent]]]
 
 
-async def follow(bells: Bells, read: Read, stream: str, after: int) -> AsyncGenerator[StoredEvent, None]:
-    with bells.hang(stream) as bell:
+async def follow(wakeups: Wakeups, read: Read, stream: str, after: int) -> AsyncGenerator[StoredEvent, None]:
+    with wakeups.enter(stream) as wakeup:
         while True:
             events = await read(stream, after, _PAGE)
             for event in events:
                 after = event.seq
                 yield event
             if not events:
-                await bell.wait()
+                await wakeup.wait()

@@ -21,10 +21,10 @@ import msgspec
 
 from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable, PursuitError
 from pursuit.ledger.chain import GENESIS, link_all
-from pursuit.ledger.contract import ANY, FORGOTTEN, Anywhere, Bell, Draft, Head
+from pursuit.ledger.contract import ANY, FORGOTTEN, Anywhere, Draft, Head, Wakeup
 from pursuit.ledger.locks import displaced
 from pursuit.ledger.schema import PATIENCE_SECONDS, Handles, is_busy, unavailable
-from pursuit.ledger.watch import Bells
+from pursuit.ledger.watch import Wakeups
 
 _REMEMBERED = 20_000
 
@@ -63,7 +63,7 @@ class AppendRequest(msgspec.Struct, kw_only=True, eq=False):
     summary: str | None
     blobs: Sequence[tuple[str, bytes]]
     text: str | None
-    by: Bell | None
+    by: Wakeup | None
     epoch: int | None = None
     """The holder of a lease that writes; only PostgreSQL has leases."""
     outcome: Head | PursuitError | None = None
@@ -255,14 +255,14 @@ class Writer:
         self,
         path: Path,
         handles: Handles,
-        bells: Bells,
+        wakeups: Wakeups,
         clock: Callable[[], float],
         patience: float = PATIENCE_SECONDS,
     ) -> None:
         self._path = path
         self._file = handles.file
         self._queue = handles.queue
-        self._bells = bells
+        self._wakeups = wakeups
         self._patience = patience
         self._committer = Committer(handles.writer, clock)
         self._filling: _Batch | None = None
@@ -341,7 +341,7 @@ class Writer:
         return True
 
     def _commit(self, requests: Sequence[AppendRequest]) -> None:
-        """Commits these together; only then do they get their outcome, and bells ring."""
+        """Commits these requests together, and only then sets their outcomes and wakes the waiters."""
         if not requests:
             return
         committer = self._committer
@@ -355,7 +355,7 @@ class Writer:
         except BaseException:
             committer.roll_back()
             raise
-        stored: list[tuple[str, Bell | None]] = []
+        stored: list[tuple[str, Wakeup | None]] = []
         for request in requests:
             outcome = request.outcome
             if request.waiter is None:
@@ -365,7 +365,7 @@ class Writer:
                 stored.append((request.stream, request.by))
             elif isinstance(outcome, PursuitError):
                 request.waiter.set_exception(outcome)
-        self._bells.committed(committer.first, committer.last, stored)
+        self._wakeups.committed(committer.first, committer.last, stored)
 
     def _commit_alone(self, request: AppendRequest) -> None:
         try:

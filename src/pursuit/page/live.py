@@ -19,7 +19,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from pursuit.errors import PursuitError
-from pursuit.ledger.contract import Bell, Ledger
+from pursuit.ledger.contract import Ledger, Wakeup
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class LiveSettings:
 class _Channel:
     key: str
     render: Render
-    bell: AbstractContextManager[Bell]
+    wakeup: AbstractContextManager[Wakeup]
     every: float
     viewers: int = 0
     version: str = ""
@@ -82,8 +82,8 @@ class Live:
         no longer `valid`. Raises `InvalidArgument` for an impossible stream name: raised in the channel's task, it
         would end the server.
         """
-        bell = self._ledger.bell(stream)
-        return self._events(_Channel(key, render, bell, every or self.settings.look_again), last, csrf, valid)
+        wakeup = self._ledger.wakeup(stream)
+        return self._events(_Channel(key, render, wakeup, every or self.settings.look_again), last, csrf, valid)
 
     async def _events(self, new: _Channel, last: str, csrf: str, valid: Callable[[], bool]) -> AsyncGenerator[bytes]:
         channel = self._channels.setdefault(new.key, new)
@@ -109,7 +109,7 @@ class Live:
                     del self._channels[channel.key]
 
     async def _run(self, channel: _Channel) -> None:
-        with channel.scope, channel.bell as bell:
+        with channel.scope, channel.wakeup as wakeup:
             while True:
                 began = anyio.current_time()
                 body = await _body(channel.render)
@@ -121,7 +121,7 @@ class Live:
                 spent = anyio.current_time() - began
                 await anyio.sleep(max(self.settings.interval, self.settings.rest * spent))
                 with anyio.move_on_after(channel.every):
-                    await bell.wait()
+                    await wakeup.wait()
 
 
 async def _body(render: Render) -> str:

@@ -146,14 +146,14 @@ class Approvals:
         An answer from any process, expiry, and the end of the mission close an approval.
         """
         service = self._service
-        with self.ledger.bell(mission_id) as bell:
+        with self.ledger.wakeup(mission_id) as wakeup:
             while True:
                 state, now = await service.state(mission_id), service.clock.now()
                 asked = [one for one in state.approvals.open(now) if approval_id in (None, one.approval_id)]
                 if state.waiting_for not in ("approval", "budget") or (state.waiting_for == "approval" and not asked):
                     return state
                 with anyio.move_on_after(min((one.until - now for one in asked), default=None)):
-                    await bell.wait()
+                    await wakeup.wait()
 
     async def answer(
         self,

@@ -164,7 +164,7 @@ class Audit:
         """The newest events of the audit and of all gateways, as stored; with `follow`, also new ones as they come."""
         seen: dict[str, int] = {}
         first = True
-        with self._ledger.bell() as bell:
+        with self._ledger.wakeup() as wakeup:
             while True:
                 rows = [row for kind in (AUDIT, "gateway") async for row in every_stream(self._ledger, kind=kind)]
                 found = await self._newest(rows, limit) if first else []
@@ -180,7 +180,7 @@ class Audit:
                 if not follow:
                     return
                 first = False
-                await bell.wait()
+                await wakeup.wait()
 
     async def lines(self, *, mission_id: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
         rows = [row async for row in every_stream(self._ledger, kind=AUDIT)]

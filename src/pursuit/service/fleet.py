@@ -177,7 +177,7 @@ class _ChildRun:
             )
 
     async def _drive(self, fleet: Fleet) -> None:
-        with self._service.ledger.bell(self._child) as bell:
+        with self._service.ledger.wakeup(self._child) as wakeup:
             while True:
                 try:
                     state = await self._service.state(self._child)
@@ -189,7 +189,7 @@ class _ChildRun:
                 if not await self._advance(state, fleet) or (await self._service.state(self._child)).seq == before:
                     shared = self._service.placement is not None
                     with anyio.move_on_after(SHARED_POLL_SECONDS if shared else POLL_SECONDS):
-                        await bell.wait()
+                        await wakeup.wait()
 
     async def _advance(self, state: MissionState, fleet: Fleet) -> bool:
         """Does one step of a child that has not ended; False if it can only wait."""
@@ -239,9 +239,9 @@ class _ChildRun:
 
     async def _watch_cancellation(self) -> None:
         async def watch_parent() -> None:
-            with self._service.ledger.bell(self._parent) as bell:
+            with self._service.ledger.wakeup(self._parent) as wakeup:
                 while not await self._is_cancelled():
-                    await bell.wait()
+                    await wakeup.wait()
             either.cancel_scope.cancel()
 
         async with anyio.create_task_group() as either:

@@ -208,12 +208,12 @@ class Runner(Service):
         False if the mission does not wait for a task, or another process drives it.
         """
         over = anyio.current_time() + state.wait_left(self.clock.now())
-        with self.ledger.bell() as bell:
+        with self.ledger.wakeup() as wakeup:
             while state.status == "waiting" and state.waiting_for == "task":
                 if anyio.current_time() >= over or not await self._works(state.wait_detail):
                     return True
                 with anyio.CancelScope(deadline=over):
-                    await bell.wait()
+                    await wakeup.wait()
                 state = await self.state(mission_id)
         return False
 

@@ -27,7 +27,7 @@ class ScopedLedger:
         """Caches whether a stream is ours, which never changes."""
         # These need no check: an append follows a read, the digest of a blob is in an event that was read, a wakeup may
         # be spurious, and the root reveals nothing about the content of the ledger.
-        self.append, self.blob, self.bell = ledger.append, ledger.blob, ledger.bell
+        self.append, self.blob, self.wakeup = ledger.append, ledger.blob, ledger.wakeup
         self.claim, self.is_claimed, self.holder = ledger.claim, ledger.is_claimed, ledger.holder
         self.root, self.verify, self.close = ledger.root, ledger.verify, ledger.close
         self.seal, self.stored = ledger.seal, ledger.stored

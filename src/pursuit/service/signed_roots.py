@@ -159,10 +159,10 @@ class RootSigner:
 
     async def run(self) -> None:
         minutes = self._config.sign_minutes
-        with self._ledger.bell() as bell:
+        with self._ledger.wakeup() as wakeup:
             while True:
                 if minutes is None:
-                    await bell.wait()
+                    await wakeup.wait()
                 else:
                     await anyio.sleep(60 * minutes)
                 await self.sign_if_due()

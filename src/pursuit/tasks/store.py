@@ -41,7 +41,6 @@ from pursuit.ledger.contract import (
     FORGOTTEN,
     Anywhere,
     AppendOptions,
-    Bell,
     Draft,
     Head,
     Ledger,
@@ -50,6 +49,7 @@ from pursuit.ledger.contract import (
     StreamPage,
     StreamRow,
     TaskStore,
+    Wakeup,
 )
 from pursuit.tasks.limits import RunningTasks, TaskLimits
 from pursuit.tasks.record import generate_task_id, is_task_id, sound_text, storable, summary_of
@@ -140,28 +140,28 @@ class LedgerWithTasks:
         await self._home(stream).forget(stream)
 
     @contextmanager
-    def bell(self, stream: str | None = None) -> Generator[Bell]:
+    def wakeup(self, stream: str | None = None) -> Generator[Wakeup]:
         if stream is not None:
-            with self._home(stream).bell(stream) as bell:
-                yield bell
+            with self._home(stream).wakeup(stream) as wakeup:
+                yield wakeup
             return
-        with self._ledger.bell() as first, self._store.bell() as second:
-            yield _EitherBell(first, second)
+        with self._ledger.wakeup() as first, self._store.wakeup() as second:
+            yield _EitherWakeup(first, second)
 
 
-class _EitherBell:
-    def __init__(self, *bells: Bell) -> None:
-        self._bells = bells
+class _EitherWakeup:
+    def __init__(self, *wakeups: Wakeup) -> None:
+        self._wakeups = wakeups
 
     async def wait(self) -> None:
         async with anyio.create_task_group() as tasks:
 
-            async def hear(bell: Bell) -> None:
-                await bell.wait()
+            async def hear(wakeup: Wakeup) -> None:
+                await wakeup.wait()
                 tasks.cancel_scope.cancel()
 
-            for bell in self._bells:
-                tasks.start_soon(hear, bell)
+            for wakeup in self._wakeups:
+                tasks.start_soon(hear, wakeup)
 
 
 class TaskRecords:
@@ -323,7 +323,7 @@ class TaskRecords:
 
     async def follow(self, task_id: str, *, requestor: str | None = None) -> AsyncGenerator[TaskState]:
         """The state now and after changes (only the latest), until the task has ended or is removed."""
-        with self.ledger.bell(task_id) as bell:
+        with self.ledger.wakeup(task_id) as wakeup:
             seen = 0
             while True:
                 try:
@@ -337,7 +337,7 @@ class TaskRecords:
                     yield state
                 if state.terminal:
                     return
-                await bell.wait()
+                await wakeup.wait()
 
     async def forget(self, task_id: str) -> None:
         """Removes an ended task and its data; a running one stays."""

@@ -180,10 +180,10 @@ class Elicitation:
 
     async def until_answered(self, mission_id: str, questions: Collection[str]) -> None:
         """Returns when each of these questions is answered by any caller, or has expired."""
-        with self._approvals.ledger.bell(mission_id) as bell:
+        with self._approvals.ledger.wakeup(mission_id) as wakeup:
             while await self.is_open(mission_id, questions):
-                with anyio.move_on_after(LOOK_SECONDS):  # an expiry rings no bell
-                    await bell.wait()
+                with anyio.move_on_after(LOOK_SECONDS):  # an expiry wakes nobody
+                    await wakeup.wait()
 
     async def _record(
         self, caller: Caller, channel: Channel | None, mission_id: str, approval_id: str, said: object

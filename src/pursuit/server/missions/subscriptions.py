@@ -26,7 +26,7 @@ from mcp_types import (
 )
 
 from pursuit.errors import Fault, InvalidArgument, LedgerUnavailable, PursuitError, SessionNotFound, ValidationFailed
-from pursuit.ledger.contract import Bell
+from pursuit.ledger.contract import Wakeup
 from pursuit.server.errors import Context, caller_of, connection_of, mcp_errors, resource_errors
 from pursuit.server.missions.resources import find
 from pursuit.service import Service
@@ -48,7 +48,7 @@ class SubscriptionSettings:
 class _Watch:
     """A watched mission; closing `resources` ends the watch. `holders` counts the subscriptions to each URI."""
 
-    bell: Bell
+    wakeup: Wakeup
     resources: ExitStack
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     holders: Counter[str] = field(default_factory=Counter[str])
@@ -185,8 +185,8 @@ class Subscriptions:
         watch = self._watches.get(mission_id)
         if watch is None:
             resources = ExitStack()
-            bell = resources.enter_context(self._service.ledger.bell(mission_id))
-            watch = self._watches[mission_id] = _Watch(bell, resources)
+            wakeup = resources.enter_context(self._service.ledger.wakeup(mission_id))
+            watch = self._watches[mission_id] = _Watch(wakeup, resources)
             self._tasks.start_soon(self._follow, watch)
         watch.holders[uri] += 1
 
@@ -208,12 +208,12 @@ class Subscriptions:
         with watch.scope:
             while True:
                 try:
-                    await watch.bell.wait()
+                    await watch.wakeup.wait()
                 except LedgerUnavailable as error:
                     logger.warning("updates of missions are late: %s", error.message)
                     await anyio.sleep(self._settings.retry)
                     continue
                 for uri in tuple(watch.holders):
                     await self._bus.publish(ResourceUpdated(uri))
-                # The next wait returns immediately if the bell rings meanwhile, so the last change is always published.
+                # The next wait returns immediately after a change meanwhile, so the last change is always published.
                 await anyio.sleep(self._settings.spacing)
