@@ -18,7 +18,7 @@ from pursuit.runtime import Runtime
 from pursuit.server.problems import server as problem_serving
 from pursuit.server.problems.server import ProblemOptions, problem_server
 
-MOST_CALLS = 2
+MAX_CALLS = 2
 When = Literal["before", "after"]
 
 
@@ -81,7 +81,7 @@ async def round_of(folder: Path, era: str, *, owns: bool, at: int | None, when: 
     scorer = {"kind": "tool", "tool": "grade", "metrics": [METRIC]}
     named = {} if owns else {"submission": SCHEMA}
     server = {"command": "__python_executable__"}
-    one = problem(folder, scorer=scorer, kind="mcp", server=server, budget={"calls": MOST_CALLS}, **named)
+    one = problem(folder, scorer=scorer, kind="mcp", server=server, budget={"calls": MAX_CALLS}, **named)
     exam, ledgers = Exam(owns=owns), list[CrashingLedger]()
     patch.setattr(problem_serving, "Runtime", crashing(exam, at, when, ledgers))
     try:
@@ -93,7 +93,7 @@ async def round_of(folder: Path, era: str, *, owns: bool, at: int | None, when: 
     await worked(one, folder, era)
     (state,) = await attempts(folder)
     where = f"{at} {when} {era} {owns}"
-    assert len(exam.probed) <= state.calls <= MOST_CALLS, where
+    assert len(exam.probed) <= state.calls <= MAX_CALLS, where
     assert len(exam.taken) <= 1, f"two submissions reached the server: {where}"
     assert state.taken is not None and state.scored is not None and state.scored.error is None, where
     if exam.taken:

@@ -65,11 +65,11 @@ def test_an_operation_passes_no_more_files_than_recorded(operation: str, tmp_pat
 
 
 FORMS = re.compile(r"\bscreen\.(?:json|rich|answer)\b")
-MOST_FORMS = 8
+MAX_FORMS = 8
 """What streams or asks at a terminal; every other command returns an `Answer`."""
 
 
 def test_only_the_console_decides_between_json_a_terminal_and_a_pipe() -> None:
     commands = [path for path in (Path(SOURCE) / "cli").glob("*.py") if path.name != "console.py"]
     found = {path.name: len(FORMS.findall(path.read_text(encoding="utf-8"))) for path in commands}
-    assert sum(found.values()) <= MOST_FORMS, {name: count for name, count in found.items() if count}
+    assert sum(found.values()) <= MAX_FORMS, {name: count for name, count in found.items() if count}

@@ -17,11 +17,11 @@ SOURCE = ROOT / "pursuit"
 DECLARED_IN = "core/caps.py"
 OPTIONS_IN = "cli/control.py"
 """The options of `pursuit extend` are parameters of a function: `pursuit --help` reads them without the table."""
-MOST_TOGETHER = 2
+MAX_TOGETHER = 2
 """So many caps may stand together, as in an example of a budget; more are a second table."""
 
 
-MOST_DECODERS = 4
+MAX_DECODERS = 4
 """The modules that turn stored bytes into events: the rows of `core/history.py`, two folds and the proof."""
 
 
@@ -49,10 +49,10 @@ def test_no_second_table_of_caps() -> None:
     for module in modules():
         if module.place not in (DECLARED_IN, OPTIONS_IN):
             listed = [table & names for table in tables(module)]
-            assert all(len(one) <= MOST_TOGETHER for one in listed), (module.place, max(listed, key=len))
+            assert all(len(one) <= MAX_TOGETHER for one in listed), (module.place, max(listed, key=len))
     for path in (*SOURCE.rglob("*.js"), *SOURCE.rglob("*.html")):
         lines = path.read_text(encoding="utf-8").splitlines()
-        assert not [one for one in lines if sum(name in one for name in names) > MOST_TOGETHER], path
+        assert not [one for one in lines if sum(name in one for name in names) > MAX_TOGETHER], path
 
 
 def test_each_cap_can_be_extended() -> None:
@@ -81,7 +81,7 @@ def test_stored_events_are_decoded_in_few_places() -> None:
         for node in module.nodes
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "decode"
     }
-    assert len(places) <= MOST_DECODERS, sorted(places)
+    assert len(places) <= MAX_DECODERS, sorted(places)
 
 
 @pytest.mark.parametrize(

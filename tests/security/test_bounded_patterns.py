@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pursuit.tasks.command import Command
-from pursuit.tasks.progress_patterns import LONGEST_LINE, OutputProgress, Units
+from pursuit.tasks.progress_patterns import MAX_LINE, OutputProgress, Units
 from pursuit.upstream import fixed_patterns
 
 FIXED = {name: one for name, one in vars(fixed_patterns).items() if isinstance(one, fixed_patterns.Pattern)}
@@ -45,5 +45,5 @@ def test_a_fixed_pattern_takes_linear_time(name: str) -> None:
 
 def test_a_users_pattern_sees_64_kib_of_a_line_and_the_lines_after_it(tmp_path: Path) -> None:
     found = OutputProgress(Command(argv=["x"], unit_pattern=r"unit (\d+)"), Units(tmp_path / "units"))
-    found.take(b"x" * LONGEST_LINE + b" unit 1\nunit 2\n" + b"unit 3 " + b"x" * LONGEST_LINE + b"\n")
+    found.take(b"x" * MAX_LINE + b" unit 1\nunit 2\n" + b"unit 3 " + b"x" * MAX_LINE + b"\n")
     assert found.units.count == 2

@@ -27,7 +27,7 @@ Issued = Mapping[str, Sequence[Json]]
 """The thinking blocks that were sent with a call, by the call's id."""
 
 SHAPES: tuple[Shape, ...] = ("openai-chat", "openai-responses", "anthropic")
-MOST_BREAKPOINTS = 4
+MAX_BREAKPOINTS = 4
 LEAST_THINKING = 1_024
 LEAST_ANSWER = 16
 _TYPES = {
@@ -41,7 +41,7 @@ _NAMES = {
     "openai-responses": re.compile(r"[a-zA-Z0-9_-]{1,64}"),
     "anthropic": re.compile(r"[a-zA-Z0-9_-]{1,128}"),
 }
-_LONGEST_ID = {"openai-chat": 40, "openai-responses": 64, "anthropic": 64}
+_MAX_ID = {"openai-chat": 40, "openai-responses": 64, "anthropic": 64}
 _UNTYPED = ("temperature", "top_p", "top_k")
 """Anthropic's API takes them; its package left them out of its types with version 1."""
 _PROPERTY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
@@ -146,7 +146,7 @@ class _Calls:
     def made(self, where: str, call_id: str, name: str) -> Iterator[str]:
         """A call of the model as the request repeats it; its tool need not exist."""
         self.any = True
-        if len(call_id) > _LONGEST_ID[self._shape] or not _CALL_ID.fullmatch(call_id):
+        if len(call_id) > _MAX_ID[self._shape] or not _CALL_ID.fullmatch(call_id):
             yield f"{where}: the id {call_id!r} is too long or has other characters than {_CALL_ID.pattern}"
         if not _NAMES[self._shape].fullmatch(name):
             yield f"{where}: the name {name!r} does not match {_NAMES[self._shape].pattern}"
@@ -370,8 +370,8 @@ def _breakpoint_faults(body: Json) -> Iterator[str]:
                 ]
     marked = [(place, block) for place, block in places if block.get("cache_control")]
     found = len(marked) + bool(body.get("cache_control"))
-    if found > MOST_BREAKPOINTS:
-        yield f"cache_control: a maximum of {MOST_BREAKPOINTS} blocks may have cache_control, found {found}"
+    if found > MAX_BREAKPOINTS:
+        yield f"cache_control: a maximum of {MAX_BREAKPOINTS} blocks may have cache_control, found {found}"
     for place, block in marked:
         if block.get("type") in ("thinking", "redacted_thinking") or block.get("text") == "":
             yield f"{place}: cache_control cannot be set on thinking blocks or empty text blocks"

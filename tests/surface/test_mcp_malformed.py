@@ -18,7 +18,7 @@ from quick_start import pursuit
 from pursuit.server.stdio import MAX_LINE
 
 LONGEST = 60.0
-LONGEST_ANSWER = 4 * 1024 * 1024
+MAX_ANSWER = 4 * 1024 * 1024
 PARSE_ERROR, INVALID_REQUEST, NO_METHOD, INVALID_PARAMS = -32700, -32600, -32601, -32602
 INITIALIZE = {
     "jsonrpc": "2.0",
@@ -104,7 +104,7 @@ class Wire:
         await self._stdin.send(line + b"\n")
 
     async def receive(self) -> dict[str, Any]:
-        return json.loads(await self._stdout.receive_until(b"\n", LONGEST_ANSWER))
+        return json.loads(await self._stdout.receive_until(b"\n", MAX_ANSWER))
 
     async def said(self) -> list[dict[str, Any]]:
         """All that comes before the answer to a good request."""

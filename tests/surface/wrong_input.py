@@ -20,7 +20,7 @@ Place = tuple[str | int, ...]
 HUGE = "x" * 1_000_000
 LARGE_NUMBER = 2**53 + 1
 BEYOND_FLOAT = 10**400
-LONGEST_KEY = 100
+MAX_KEY = 100
 """Of an unknown key no more is said."""
 
 
@@ -120,7 +120,7 @@ class _Corpus:
             extra = {**value, f"{name}{name[-1]}": 1}
             hint = f"is not a known key; did you mean '{name}'?"
             yield self._case(place, f"misspelt {name}", extra, written((*place, f"{name}{name[-1]}")), word=hint)
-        for key, shown in (("zzz", "zzz"), ("a b.c[0]", "a b.c[0]"), ("", '""'), (HUGE, f"{HUGE[:LONGEST_KEY]}…")):
+        for key, shown in (("zzz", "zzz"), ("a b.c[0]", "a b.c[0]"), ("", '""'), (HUGE, f"{HUGE[:MAX_KEY]}…")):
             extra = {**value, key: HUGE}
             yield self._case(place, f"unknown {key[:9]!r}", extra, written((*place, shown)), word="is not a known key")
 

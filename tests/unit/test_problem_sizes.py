@@ -7,7 +7,7 @@ from typing import Any
 
 from cli_stage import Place
 
-from pursuit.problems.manifest import LONGEST_TITLE, MAX_SCHEMA, MAX_STATEMENT, MAX_SUMMARY, TAG
+from pursuit.problems.manifest import MAX_SCHEMA, MAX_STATEMENT, MAX_SUMMARY, MAX_TITLE, TAG
 from pursuit.problems.manifest_reading import parse_manifest
 from pursuit.problems.scorer import MAX_METRICS, MAX_RULES
 
@@ -83,7 +83,7 @@ def test_what_is_too_much_to_be_looked_through_is_a_fault(tmp_path: Path) -> Non
 
 def test_the_limits_of_a_manifest_are_documented() -> None:
     pages = (Path(__file__).parents[2] / "docs" / "problems.md").read_text(encoding="utf-8")
-    assert f"of at most {LONGEST_TITLE} and {MAX_SUMMARY} characters" in pages
+    assert f"of at most {MAX_TITLE} and {MAX_SUMMARY} characters" in pages
     assert f"at most {MAX_STATEMENT:,} characters" in pages and f"at most {MAX_SCHEMA:,} bytes" in pages
     assert f"at most {MAX_METRICS}, from at most {MAX_RULES} `predicates`" in pages
     assert "each of at most 40 lower-case letters" in pages and TAG.fullmatch("x" * 40) and not TAG.fullmatch("x" * 41)

@@ -63,7 +63,7 @@ from pursuit.ledger.schema import PATIENCE_SECONDS
 from pursuit.ledger.sqlite import (
     CHUNK,
     LARGEST,
-    LONGEST_WORD,
+    MAX_WORD,
     TOO_MANY,
     WORD,
     new_request,
@@ -76,7 +76,7 @@ from pursuit.ledger.sqlite import (
 from pursuit.ledger.tombstones import own_audit, require_forgettable
 from pursuit.ledger.verify import verify_snapshot
 from pursuit.ledger.watch import StreamWakeup, Wakeups, follow
-from pursuit.ledger.writer import MOST_IN_A_BATCH, AppendRequest, refused
+from pursuit.ledger.writer import MAX_IN_A_BATCH, AppendRequest, refused
 
 LOOK_SECONDS = 0.25
 """How often a process that waits looks for commits of others."""
@@ -88,7 +88,7 @@ _STALE_SECONDS = 300.0
 """A process that did not look for so long compares, too: `seal` removes what others have not read after ten minutes."""
 _SUMMARY_SECONDS = 1.0
 """The row of a stream is written at most so often for a summary. A status is written at once."""
-MOST_RANKED = 2_000
+MAX_RANKED = 2_000
 _REMEMBERED = 10_000
 _TOGETHER = 1_000
 """Blobs that are removed in one transaction, while no commit with blobs is under way."""
@@ -352,7 +352,7 @@ class PostgresWriter:
         await asyncio.sleep(0)
         while self._queue:
             batch: list[_Queued] = []
-            while self._queue and len(batch) < MOST_IN_A_BATCH:
+            while self._queue and len(batch) < MAX_IN_A_BATCH:
                 queued = self._queue.popleft()
                 if not queued.waiter.cancelled():
                     queued.flying = True
@@ -501,7 +501,7 @@ def _columns(batch: Sequence[_Queued], late: Sequence[bool]) -> tuple[Array, ...
 
 def index_words(text: str) -> Iterable[str]:
     """The words of a text in lower case and without accents, as the index has them before they are stemmed."""
-    return (found.group()[:LONGEST_WORD] for found in WORD.finditer(_plain(text)))
+    return (found.group()[:MAX_WORD] for found in WORD.finditer(_plain(text)))
 
 
 def _plain(text: str) -> str:
@@ -643,8 +643,8 @@ class PostgresLedger:
         if not wanted:
             await anyio.lowlevel.checkpoint()
             return []
-        counted = {word: count for word, count in await self._all(_COUNTED, (MOST_RANKED, wanted)) if count}
-        kept, most = rarest([(count, word) for word, count in counted.items()], MOST_RANKED)
+        counted = {word: count for word, count in await self._all(_COUNTED, (MAX_RANKED, wanted)) if count}
+        kept, most = rarest([(count, word) for word, count in counted.items()], MAX_RANKED)
         limit = min(limit, LARGEST)
         counts = [counted[word] for word in kept]
         rows = await self._all(_FOUND, (kept, counts, kind, kind, max(most, limit), limit)) if kept else []

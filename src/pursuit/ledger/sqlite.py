@@ -47,7 +47,7 @@ from pursuit.ledger.writer import AppendRequest, Waiter, Writer
 
 MISSION = "mission"
 MAX_WORDS = 32
-LONGEST_WORD = 64
+MAX_WORD = 64
 WORD = re.compile(r"[^\W_]+")
 _STOP_WORDS = frozenset(
     WORD.findall("""
@@ -68,7 +68,7 @@ def search_words(text: str) -> list[str]:
     They hold letters and digits only, so they cannot be operators of FTS5. A single ASCII letter is omitted; in
     other scripts one character may be a word.
     """
-    words = dict.fromkeys(found.group().lower()[:LONGEST_WORD] for found in WORD.finditer(text))
+    words = dict.fromkeys(found.group().lower()[:MAX_WORD] for found in WORD.finditer(text))
     kept = [word for word in words if word not in _STOP_WORDS and (len(word) > 1 or not word.isascii())]
     return kept[:MAX_WORDS]
 
@@ -102,11 +102,11 @@ _GROWN = (
     "SELECT DISTINCT streams.name FROM events JOIN streams ON streams.id = events.stream "
     "WHERE events.position > ? AND events.position <= ?"
 )
-MOST_RANKED = 3_000
+MAX_RANKED = 3_000
 """Ranking a match takes a few microseconds, counting it a hundredth of that."""
 _GLANCE = 500
 _COUNTED = 8
-"""Each word is counted up to a glance; of those that reach it, this many are counted up to `MOST_RANKED`."""
+"""Each word is counted up to a glance; of those that reach it, this many are counted up to `MAX_RANKED`."""
 _NEWEST = 1_000
 """If even the rarest word has too many matches to rank, only this many are ranked, the newest."""
 _COUNT = "SELECT count(*) FROM (SELECT 1 FROM texts WHERE texts MATCH ? LIMIT ?)"
@@ -155,8 +155,8 @@ class SqliteReads:
         glanced = {word: self._count(word, _GLANCE) for word in words}
         common = [word for word, count in glanced.items() if count == _GLANCE][:_COUNTED]
         counted = [(count, word) for word, count in glanced.items() if 0 < count < _GLANCE]
-        counted += [(self._count(word, MOST_RANKED), word) for word in common]
-        kept, most = rarest(counted, MOST_RANKED)
+        counted += [(self._count(word, MAX_RANKED), word) for word in common]
+        kept, most = rarest(counted, MAX_RANKED)
         return " OR ".join(f'"{word}"' for word in kept), most
 
     def _count(self, word: str, most: int) -> int:

@@ -226,7 +226,7 @@ def refused(request: AppendRequest, why: str, actual: int) -> PursuitError:
             return InvalidArgument(f"stream {stream} was forgotten: use a new name", stream=stream)
 
 
-MOST_IN_A_BATCH = 256
+MAX_IN_A_BATCH = 256
 """Limits the time for which one commit blocks the event loop."""
 
 _COURTESY_SECONDS = 1.0
@@ -282,7 +282,7 @@ class Writer:
             self._unfinished.add(batch)
             loop.call_soon(self._turned, batch)
         batch.requests.append(request)
-        if len(batch.requests) >= MOST_IN_A_BATCH:
+        if len(batch.requests) >= MAX_IN_A_BATCH:
             self._filling = None
         return waiter
 

@@ -20,7 +20,7 @@ PROMPT = "design-brief"
 ASSET = "asset"
 """The argument of the brief's tool that names a file."""
 
-LONGEST_LINE = 200
+MAX_LINE = 200
 
 
 Tools = Sequence[Mapping[str, Any]]
@@ -102,7 +102,7 @@ def _tools(tools: Tools | None) -> str:
 
 
 def _about(tool: Mapping[str, Any]) -> str:
-    words = str(tool.get("description") or tool.get("title") or "").strip().partition("\n")[0][:LONGEST_LINE]
+    words = str(tool.get("description") or tool.get("title") or "").strip().partition("\n")[0][:MAX_LINE]
     return f": {words}" if words else ""
 
 

@@ -11,7 +11,7 @@ import stat
 import warnings
 from pathlib import Path
 
-MOST_BYTES = 4 * 1024 * 1024
+MAX_BYTES = 4 * 1024 * 1024
 _MAX_NAME = 80
 
 
@@ -65,7 +65,7 @@ def is_folder(folder: Path, name: str) -> bool:
 def text_of(path: Path) -> str | None:
     """The text of a file; None if it is not text, too long, or cannot be read."""
     try:
-        if path.stat().st_size > MOST_BYTES:
+        if path.stat().st_size > MAX_BYTES:
             return None
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError):  # ValueError: bytes that are not text
@@ -86,7 +86,7 @@ def not_a_file(path: Path) -> str | None:
 def parsed_python(source: str | Path, mode: str = "exec") -> ast.AST | None:
     """Parses Python source, or the file that holds it, without warnings; None if it is not valid Python."""
     try:
-        if isinstance(source, Path) and source.stat().st_size > MOST_BYTES:
+        if isinstance(source, Path) and source.stat().st_size > MAX_BYTES:
             return None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -58,9 +58,9 @@ PROBLEM_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 ID_WORDS = "lower-case letters, digits, '.', '_' and '-', at most 64"
 TAG = re.compile(r"[a-z0-9][a-z0-9 _-]{0,39}")
 _ADDRESS = re.compile(r"https?://[^\s/?#]+[^\s]*", re.IGNORECASE)
-SHORTEST_WALL, LONGEST_WALL = 0.001, 1_000_000_000
+SHORTEST_WALL, MAX_WALL = 0.001, 1_000_000_000
 MAX_SCHEMA = 128 * 1024
-LONGEST_TITLE, MAX_SUMMARY, MAX_STATEMENT = 120, 500, 64_000
+MAX_TITLE, MAX_SUMMARY, MAX_STATEMENT = 120, 500, 64_000
 
 
 def scan_markdown(text: str) -> tuple[str | None, str | None]:
@@ -158,8 +158,8 @@ def _limits_rules(given: Mapping[str, Any], info: ValidationInfo) -> Iterator[Br
 
 
 _wall = must(
-    lambda seconds: SHORTEST_WALL <= seconds <= LONGEST_WALL,
-    f"must be from {SHORTEST_WALL} to {LONGEST_WALL:,} seconds",
+    lambda seconds: SHORTEST_WALL <= seconds <= MAX_WALL,
+    f"must be from {SHORTEST_WALL} to {MAX_WALL:,} seconds",
 )
 _tool = must(lambda name: name.strip() and name.isprintable(), "{!r} is not a valid tool name")
 
@@ -284,7 +284,7 @@ class Manifest:
 
     path: Annotated[Path, Field(exclude=True)]
     problem_id: Annotated[Filled, _problem_id]
-    title: Annotated[Filled, _brief(LONGEST_TITLE, markdown=False)]
+    title: Annotated[Filled, _brief(MAX_TITLE, markdown=False)]
     summary: Annotated[Filled, _brief(MAX_SUMMARY)]
     kind: Kind
     statement: Annotated[Filled, _brief(MAX_STATEMENT, one_line=False)]

@@ -85,7 +85,7 @@ class OfferedTool:
 OWN_SETTINGS = ("extra_body", "extra_headers", "max_retries", "max_tokens", "model")
 """Settings of a request that the mission's own keys and its budget set; `settings` may not contain them."""
 ROOM = 64 * 1024
-LONGEST_DESCRIPTION = 1_024
+MAX_DESCRIPTION = 1_024
 CHARACTERS = 4
 """Characters of a token, for limits that must not depend on a provider's count."""
 Blob = Callable[[str], Awaitable[bytes | None]]
@@ -114,7 +114,7 @@ def offer(tools: Sequence[OfferedTool], room: int = ROOM) -> Offer:
     return found
 
 
-LONGEST_NAME = 64
+MAX_NAME = 64
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
 _HASH = 10
 
@@ -136,19 +136,19 @@ class ToolNames:
     @staticmethod
     def _free(name: str, taken: Counter[str]) -> str:
         plain = _plain(name)
-        if len(plain) <= LONGEST_NAME and taken[plain] == 1:
+        if len(plain) <= MAX_NAME and taken[plain] == 1:
             return plain
         salt = 0
         while True:  # the name of one tool may equal that of another with its digest
             digest = hashlib.sha256(f"{salt}:{name}".encode(errors="replace")).hexdigest()[:_HASH]
-            shown = f"{plain[: LONGEST_NAME - _HASH - 1]}_{digest}"
+            shown = f"{plain[: MAX_NAME - _HASH - 1]}_{digest}"
             if not taken[shown]:
                 taken[shown] += 1
                 return shown
             salt += 1
 
     def shown(self, name: str) -> str:
-        return self._shown.get(name) or _plain(name)[:LONGEST_NAME]
+        return self._shown.get(name) or _plain(name)[:MAX_NAME]
 
     def meant(self, shown: str) -> str | None:
         """The full name of the tool that a model names; the model may write the full name, too."""

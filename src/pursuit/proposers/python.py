@@ -41,7 +41,7 @@ from pursuit.proposers.contract import (
 from pursuit.proposers.language import hide_keys
 from pursuit.proposers.view import View
 
-MAX_TRACE, LONGEST_REASON = 4_096, 500
+MAX_TRACE, MAX_REASON = 4_096, 500
 _log = logging.getLogger(__name__)
 Answered = Proposal | ToolCall | Sequence[ToolCall] | Waiting | Done
 ProposeFunction = Callable[[View], Answered | Awaitable[Answered]]
@@ -155,7 +155,7 @@ class FunctionProposer(Proposer):
                 trace = hide_keys("".join(traceback.format_exception(error)))
                 _log.error("the proposer %s failed:\n%s", self._settings.callable, trace[-MAX_TRACE:])
                 said = " ".join(traceback.format_exception_only(error)[-1].split())
-                return Failed(hide_keys(said)[:LONGEST_REASON], final=True)
+                return Failed(hide_keys(said)[:MAX_REASON], final=True)
         if late.cancelled_caught:
             return Failed(f"the proposer did not answer within {limit:g} s (proposer_seconds)", final=True)
         return _proposed(answer)

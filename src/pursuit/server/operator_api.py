@@ -35,7 +35,7 @@ from pursuit.server.tokens import Scope as TokenScope
 from pursuit.server.tokens import Tokens
 from pursuit.service.approvals import Approvals
 from pursuit.service.audit import Audit, Caller
-from pursuit.service.service import LONGEST_REASON, Service
+from pursuit.service.service import MAX_REASON, Service
 
 if TYPE_CHECKING:
     from pursuit.server.oauth import OAuth
@@ -178,7 +178,7 @@ MAX_BODY: Final = 64 * 1024
 
 class ApprovalAnswer(InputModel):
     answer: Permission
-    reason: Annotated[str, StringConstraints(max_length=LONGEST_REASON)] | None = None
+    reason: Annotated[str, StringConstraints(max_length=MAX_REASON)] | None = None
     unseen: bool = False
 
 

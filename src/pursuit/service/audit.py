@@ -95,7 +95,7 @@ def user_name() -> str:
         return OPERATOR.who
 
 
-LONGEST_MESSAGE = 500
+MAX_MESSAGE = 500
 
 
 class Audit:
@@ -148,7 +148,7 @@ class Audit:
                 with anyio.CancelScope(shield=True):
                     await write()
         except PursuitError as error:
-            message = redacted(error.message)[:LONGEST_MESSAGE]
+            message = redacted(error.message)[:MAX_MESSAGE]
             await self._append(ControlRefused(at=self._clock.now(), call=call, code=error.code, message=message))
             raise
 

@@ -45,7 +45,7 @@ GATEWAY_ID = re.compile(r"gateway-[0-9a-f]{16}")
 ASKING = "asking"
 """The status of a gateway, even an ended one, with an open approval or an answer that no call has used."""
 
-LONGEST_WHY = 500
+MAX_WHY = 500
 
 
 class GatewayJournal:
@@ -92,12 +92,12 @@ class GatewayJournal:
 
     async def settled(self, call_id: str, outcome: GatewayOutcome, why: str | None = None) -> None:
         await self._write(
-            GatewayCallSettled(at=self._clock.now(), call_id=call_id, outcome=outcome, why=why and why[:LONGEST_WHY])
+            GatewayCallSettled(at=self._clock.now(), call_id=call_id, outcome=outcome, why=why and why[:MAX_WHY])
         )
 
     async def refused(self, tool: str, args: Mapping[str, Any], why: str, *, by: str) -> None:
         await self._write(
-            GatewayCallRefused(at=self._clock.now(), tool=tool, args=redacted(args), why=why[:LONGEST_WHY], by=by)
+            GatewayCallRefused(at=self._clock.now(), tool=tool, args=redacted(args), why=why[:MAX_WHY], by=by)
         )
 
     async def ask(

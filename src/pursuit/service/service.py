@@ -83,7 +83,7 @@ def cap_faults(caps: Mapping[str, float], state: MissionState) -> list[Fault]:
     return faults
 
 
-LONGEST_REASON = 8_192
+MAX_REASON = 8_192
 PLACED_WITHIN = 30.0
 """Seconds after which a mission whose `start` died is enqueued: longer than an append in doubt takes."""
 
@@ -349,4 +349,4 @@ class Service(Queries):
 
 
 def storable_reason(reason: str | None) -> str | None:
-    return None if reason is None else reason.encode(errors="replace").decode()[:LONGEST_REASON]
+    return None if reason is None else reason.encode(errors="replace").decode()[:MAX_REASON]

@@ -79,11 +79,11 @@ class Units:
                 self._put(number)
 
 
-LONGEST_MESSAGE = 200
-MOST_FAILURES = 10
+MAX_MESSAGE = 200
+MAX_FAILURES = 10
 PIECE = 128 * 1024
 """Bytes that a pattern must search within `SECONDS` of processor time; a good pattern takes a few milliseconds."""
-LONGEST_LINE = 64 * 1024
+MAX_LINE = 64 * 1024
 """Maximum bytes of a line that patterns search."""
 SECONDS = 2.0
 _MAX_LOOKED = 20
@@ -159,7 +159,7 @@ class OutputProgress:
 
     def _collect(self, found: Iterator[regex.Match[str]]) -> None:
         line = None
-        while len(self.failures) < MOST_FAILURES and (one := next(found, None)) is not None:
+        while len(self.failures) < MAX_FAILURES and (one := next(found, None)) is not None:
             if one.string is not line:
                 line = one.string
                 self.failures.append(shortened(line))
@@ -178,15 +178,15 @@ def _pieces(lines: bytes) -> Iterator[bytes]:
 
 def _bounded(lines: bytes) -> bytes:
     """The lines, each cut to the length that a pattern may search."""
-    if len(lines) <= LONGEST_LINE:
+    if len(lines) <= MAX_LINE:
         return lines
-    return b"\n".join(line[:LONGEST_LINE] for line in lines.split(b"\n"))
+    return b"\n".join(line[:MAX_LINE] for line in lines.split(b"\n"))
 
 
 def shortened(text: str) -> str:
     """A line as a message: without colours and control characters, and cut to a maximum length."""
-    plain = ESCAPES.sub("", text[: LONGEST_MESSAGE * 20]).strip()
-    return plain if len(plain) <= LONGEST_MESSAGE else plain[: LONGEST_MESSAGE - 1] + "…"
+    plain = ESCAPES.sub("", text[: MAX_MESSAGE * 20]).strip()
+    return plain if len(plain) <= MAX_MESSAGE else plain[: MAX_MESSAGE - 1] + "…"
 
 
 def _meant(found: regex.Match[str]) -> str:
@@ -197,10 +197,10 @@ def _last_word(lines: bytes) -> str | None:
     """The last line with readable text."""
     end = len(lines)
     for _ in range(_MAX_LOOKED):
-        kept = lines[max(0, end - LONGEST_MESSAGE * 400) : end].rstrip()
+        kept = lines[max(0, end - MAX_MESSAGE * 400) : end].rstrip()
         if not kept:
             return None
-        end = max(0, end - LONGEST_MESSAGE * 400) + len(kept)
+        end = max(0, end - MAX_MESSAGE * 400) + len(kept)
         begin = lines.rfind(b"\n", 0, end) + 1
         said = shortened(lines[begin:end].decode("utf-8", "replace"))
         if said:

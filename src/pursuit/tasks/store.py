@@ -73,7 +73,7 @@ KEPT_STATES = 2_048
 MAX_DROPPED = 10
 """Maximum of late or unrequested answers recorded for one task; further ones are dropped silently."""
 
-LONGEST_REASON = 2_000
+MAX_REASON = 2_000
 UNKNOWN: Mapping[str, Any] = {"outcome": "unknown"}
 """The data of the error of a task whose work may have taken effect."""
 
@@ -98,7 +98,7 @@ class Ending:
     @classmethod
     def failure(cls, why: str, *, unknown: bool = False, result: Mapping[str, Any] | None = None) -> Ending:
         """A failure with a reason; `unknown` if the work may have taken effect."""
-        why = why[:LONGEST_REASON]
+        why = why[:MAX_REASON]
         error = {"code": INTERNAL_ERROR, "message": why, **({"data": UNKNOWN} if unknown else {})}
         return cls(status="failed", message=why, result=result, error=error)
 

@@ -17,7 +17,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 WORKFLOW, DRIVE, PAUSE, WAKE = "pursuit.mission.v1", "pursuit.drive.v1", "pursuit.pause.v1", "wake"
 DRIVE_SECONDS = 600.0
 """A worker drives a mission for so long at a time, then hands it back."""
-_LONGEST_DRIVE = timedelta(minutes=15)
+_MAX_DRIVE = timedelta(minutes=15)
 _RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30))
 
 
@@ -127,7 +127,7 @@ class MissionWorkflow:
                 job.drive,
                 result_type=DriveResult,
                 task_queue=self._queue,
-                start_to_close_timeout=_LONGEST_DRIVE,
+                start_to_close_timeout=_MAX_DRIVE,
                 heartbeat_timeout=timedelta(seconds=job.lease),
                 retry_policy=_RETRY,
             )

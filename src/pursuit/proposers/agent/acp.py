@@ -26,13 +26,13 @@ from pursuit.processes.subreaper import TAG
 VERSION = 1
 METHOD_NOT_FOUND = -32601
 AUTH_REQUIRED = -32000
-LONGEST_LINE = 16 * 1024 * 1024
-LONGEST_TEXT = 16_000
+MAX_LINE = 16 * 1024 * 1024
+MAX_TEXT = 16_000
 KEPT = 4_096
 """Bytes that are kept of the end of standard error."""
-MOST_CALLS = 200
-MOST_AMOUNT = 1e15
-MOST_STRAY = 1_000
+MAX_CALLS = 200
+MAX_AMOUNT = 1e15
+MAX_STRAY = 1_000
 """Lines that are no messages, after which it is no agent that writes them."""
 
 _WRITTEN = ("outputTokens", "output_tokens")
@@ -75,8 +75,8 @@ Answer = Callable[[Question], Awaitable[bool | None]]
 
 
 @dataclass(slots=True, kw_only=True)
-class Told:
-    """What an agent said and did in one turn, as far as it tells. What it does not report is None."""
+class TurnUpdates:
+    """What an agent reported about one turn; None means not reported."""
 
     text: str = ""
     calls: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
@@ -90,10 +90,10 @@ class Told:
         match update.get("sessionUpdate"):
             case "agent_message_chunk":
                 content = as_object(update.get("content"))
-                self.text = (self.text + str(content.get("text", "")))[-LONGEST_TEXT:]
+                self.text = (self.text + str(content.get("text", "")))[-MAX_TEXT:]
             case "tool_call" | "tool_call_update":
                 name = str(update.get("toolCallId", ""))[:200]
-                if name in self.calls or len(self.calls) < MOST_CALLS:
+                if name in self.calls or len(self.calls) < MAX_CALLS:
                     self.calls.setdefault(name, {}).update(_described(update))
             case "usage_update":
                 cost = as_object(update.get("cost"))
@@ -105,7 +105,7 @@ class Told:
     def learn_line(self, line: bytes) -> None:
         """Takes one line of an agent that speaks no protocol: text, or JSON that may say what the turn used."""
         text = line.decode(errors="replace")
-        self.text = f"{self.text}{text}\n"[-LONGEST_TEXT:]
+        self.text = f"{self.text}{text}\n"[-MAX_TEXT:]
         try:
             row = as_object(json.loads(text) if text.startswith("{") else None)
         except (ValueError, RecursionError):
@@ -174,9 +174,9 @@ class Agent(SubreapedProcess):
     async def line(self) -> bytes:
         """The next line of its standard output. Raises `AgentGone`."""
         try:
-            return await self._output.receive_until(b"\n", LONGEST_LINE)
+            return await self._output.receive_until(b"\n", MAX_LINE)
         except anyio.DelimiterNotFound:
-            raise AgentGone(f"it sent a line of more than {LONGEST_LINE} bytes") from None
+            raise AgentGone(f"it sent a line of more than {MAX_LINE} bytes") from None
         except (anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError):
             if rest := len(self._output.buffer):  # the last line has no end
                 return await self._output.receive_exactly(rest)
@@ -239,8 +239,10 @@ class Agent(SubreapedProcess):
     def loads(self) -> bool:
         return self.capabilities.get("loadSession") is True
 
-    async def prompt(self, session_id: str, text: str, told: Told, *, answer: Answer, sign: Callable[[], None]) -> None:
-        """One turn: returns when it is over. `told` fills up meanwhile; `sign` is called at each sign of life."""
+    async def prompt(
+        self, session_id: str, text: str, updates: TurnUpdates, *, answer: Answer, sign: Callable[[], None]
+    ) -> None:
+        """One turn: returns when it is over. `updates` fills up meanwhile; `sign` is called at each sign of life."""
         prompt = await self._ask(
             "session/prompt", {"sessionId": session_id, "prompt": [{"type": "text", "text": text}]}
         )
@@ -249,9 +251,9 @@ class Agent(SubreapedProcess):
             message = await self._receive()
             if message.get("method") == "session/update":
                 sign()
-                told.learn(as_object(as_object(message.get("params")).get("update")))
+                updates.learn(as_object(as_object(message.get("params")).get("update")))
             elif message.get("method") == "session/request_permission":
-                question = told.question(as_object(message.get("params")))
+                question = updates.question(as_object(message.get("params")))
                 self._question = message
                 allowed = None if ended else await self._answered(question, answer)
                 sign()
@@ -262,7 +264,7 @@ class Agent(SubreapedProcess):
                     await self._reply(message, _outcome(question, allowed))
                 self._question = None
             elif _answers(message, prompt):  # in version 1 that is the end of the turn
-                told.end(_result(message))
+                updates.end(_result(message))
                 return
             else:
                 await self._decline(message)
@@ -336,7 +338,7 @@ class Agent(SubreapedProcess):
             if isinstance(found, dict):
                 return cast("dict[str, Any]", found)
             self._stray += bool(line.strip())  # prints of other programs are common
-            if self._stray > MOST_STRAY:
+            if self._stray > MAX_STRAY:
                 raise AgentGone("it writes lines that are no messages of the Agent Client Protocol")
 
 
@@ -348,7 +350,7 @@ def _amount(value: object) -> float | None:
     """A number that can be counted; what is none, or is negative, was not reported."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if 0 <= value < MOST_AMOUNT else None
+    return float(value) if 0 <= value < MAX_AMOUNT else None
 
 
 def _rows(value: object) -> list[Table]:

@@ -54,7 +54,7 @@ SIGN_IN: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "goose": ((".config/goose/secrets.yaml",), (".config/goose/config.yaml",)),
 }
 """The files below home by which known agents are signed in, and their settings, by the names of their programs."""
-LONGEST_SIGN_IN = 1 << 20
+MAX_SIGN_IN = 1 << 20
 
 
 class SignIn:
@@ -99,8 +99,8 @@ def _read_inside(home: Path, parts: Sequence[str]) -> bytes | None:
         kept.append(os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=kept[-1]))
         if not stat.S_ISREG(os.fstat(kept[-1]).st_mode):
             return None
-        found = os.read(kept[-1], LONGEST_SIGN_IN + 1)
-        return found if len(found) <= LONGEST_SIGN_IN else None
+        found = os.read(kept[-1], MAX_SIGN_IN + 1)
+        return found if len(found) <= MAX_SIGN_IN else None
     except OSError:
         return None
     finally:

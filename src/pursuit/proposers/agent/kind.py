@@ -26,7 +26,7 @@ from pursuit.core.state import CallRecord, MissionState
 from pursuit.core.tools import CallFailed, Tool, Traits
 from pursuit.errors import InvalidArgument, UpstreamUnavailable, advice
 from pursuit.processes.tree import AGENT_TAG, ProcessTable, Root
-from pursuit.proposers.agent.acp import Agent, AgentGone, AgentRefused, Answer, Question, Told
+from pursuit.proposers.agent.acp import Agent, AgentGone, AgentRefused, Answer, Question, TurnUpdates
 from pursuit.proposers.agent.isolation import AgentIsolation, SignIn, must_isolate, not_isolated
 from pursuit.proposers.agent.network import AgentNetwork
 from pursuit.proposers.agent.settings import SERVER, TURN, AgentProposer
@@ -53,10 +53,10 @@ START_SECONDS = 60.0
 KILLED = 128
 """A larger exit code is that of a process that a signal ended."""
 SHOWN = 4_000
-MOST_PRINTED = 6_000
+MAX_PRINTED = 6_000
 """Characters of the output of one check in a prompt."""
-LONGEST_ERROR = 500
-MOST_FILES = 200
+MAX_ERROR = 500
+MAX_FILES = 200
 READS = frozenset({"read", "search", "think"})
 WRITES = frozenset({"edit", "delete", "move"})
 TurnOutcome = Literal["ok", "failed", "unknown"]
@@ -143,19 +143,19 @@ class AgentWork(Proposer):
             before = await self.workspace.before(iteration)
         except WorkspaceFailed as error:
             raise CallFailed(str(error), sent=False) from None
-        told = Told()
+        updates = TurnUpdates()
         try:
-            outcome, error = await self._asked(prompt, told, partial(self._answer, services))
+            outcome, error = await self._asked(prompt, updates, partial(self._answer, services))
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True):
-                self._last_end = await self._cut_off(before, told, "the turn was cut off")
+                self._last_end = await self._cut_off(before, updates, "the turn was cut off")
             raise
         end = Performed(outcome="unknown", error=error or "the turn was cut off")
         with anyio.CancelScope(shield=True):  # the turn is over: what it changed is kept, whatever comes now
             if outcome == "unknown":
-                end = await self._cut_off(before, told, end.error or "")
+                end = await self._cut_off(before, updates, end.error or "")
             else:
-                end = await self._ended(outcome, error, before, told)
+                end = await self._ended(outcome, error, before, updates)
         self._last_end = end
         return end
 
@@ -170,7 +170,7 @@ class AgentWork(Proposer):
             before = await self.workspace.find(f"before/{call.iteration}")
             if before is None:
                 return Performed(outcome="unknown", error=why)
-            return await self._cut_off(before, Told(), why)
+            return await self._cut_off(before, TurnUpdates(), why)
         except WorkspaceFailed as error:
             return Performed(outcome="unknown", error=f"{why}; {error}")
 
@@ -254,7 +254,7 @@ class AgentWork(Proposer):
 
     # The process and its session.
 
-    async def _asked(self, prompt: str, told: Told, answer: Answer) -> tuple[TurnOutcome, str | None]:
+    async def _asked(self, prompt: str, updates: TurnUpdates, answer: Answer) -> tuple[TurnOutcome, str | None]:
         """Sends the prompt and waits for the end of the turn. Raises `CallFailed` if the agent was not asked."""
         idle = anyio.CancelScope(deadline=math.inf)
 
@@ -273,9 +273,9 @@ class AgentWork(Proposer):
                 sign()
                 try:
                     if headless:
-                        ended = await self._headless(agent, prompt, told, sign)
+                        ended = await self._headless(agent, prompt, updates, sign)
                     else:
-                        await agent.prompt(self._session, prompt, told, answer=held, sign=sign)
+                        await agent.prompt(self._session, prompt, updates, answer=held, sign=sign)
                 except AgentGone as error:
                     ended = ("unknown", f"the agent is gone: {error}")
                 except AgentRefused as error:
@@ -286,14 +286,14 @@ class AgentWork(Proposer):
         return ended
 
     async def _headless(
-        self, agent: Agent, prompt: str, told: Told, sign: Callable[[], None]
+        self, agent: Agent, prompt: str, updates: TurnUpdates, sign: Callable[[], None]
     ) -> tuple[TurnOutcome, str | None]:
         """A command that gets the prompt on its standard input: its end is the end of the turn."""
         try:
             await agent.send(prompt.encode())
             await agent.end_input()
             while True:
-                told.learn_line(await agent.line())
+                updates.learn_line(await agent.line())
                 sign()
         except AgentGone as error:
             code, why = agent.process.returncode, str(error)
@@ -390,7 +390,7 @@ class AgentWork(Proposer):
 
     # The end of a turn.
 
-    async def _cut_off(self, before: TreeSnapshot, told: Told, why: str) -> Performed:
+    async def _cut_off(self, before: TreeSnapshot, updates: TurnUpdates, why: str) -> Performed:
         """Ends the agent with all its processes, then looks at what it left."""
         if self._agent is not None and self._settings.headless is None:
             with suppress(AgentGone):
@@ -399,14 +399,14 @@ class AgentWork(Proposer):
                     await self._agent.settle(CANCEL_SECONDS)
         await self.aclose(at_once=True)
         await self._end_leftovers()
-        return await self._ended("unknown", why, before, told, rollback=self._settings.on_cut == "rollback")
+        return await self._ended("unknown", why, before, updates, rollback=self._settings.on_cut == "rollback")
 
     async def _ended(
         self,
         outcome: TurnOutcome,
         error: str | None,
         before: TreeSnapshot,
-        told: Told,
+        updates: TurnUpdates,
         *,
         rollback: bool = False,
     ) -> Performed:
@@ -426,28 +426,28 @@ class AgentWork(Proposer):
             before=before.tree,
             after=after.tree,
             files=len(changes.files),
-            protected=list(changes.protected)[:MOST_FILES] if not rollback else [],
+            protected=list(changes.protected)[:MAX_FILES] if not rollback else [],
             diff=digest,
         )
         said: dict[str, Any] = {
-            "stop_reason": told.stop_reason or None,
-            "text": told.text[-SHOWN:],
-            "tool_calls": told.shown_calls(),
-            "files": list(changes.files)[:MOST_FILES],
+            "stop_reason": updates.stop_reason or None,
+            "text": updates.text[-SHOWN:],
+            "tool_calls": updates.shown_calls(),
+            "files": list(changes.files)[:MAX_FILES],
             "diff_bytes": changes.size,
         }
         said |= {"protected": change.protected} if change.protected else {}
         said |= {"rolled_back": True} if rollback else {}
         blobs = {} if digest is None else {digest: changes.diff}
-        return Performed(outcome=outcome, error=error, said=said, used=self._used(told), change=change, blobs=blobs)
+        return Performed(outcome=outcome, error=error, said=said, used=self._used(updates), change=change, blobs=blobs)
 
-    def _used(self, told: Told) -> dict[str, float]:
+    def _used(self, updates: TurnUpdates) -> dict[str, float]:
         used: dict[str, float] = {}
-        if told.tokens is not None:
-            used["max_tokens"] = float(told.tokens)
-        if told.session_cost is not None:
-            used["max_cost_usd"] = round(max(0.0, told.session_cost - self._cost), 9)
-            self._cost = told.session_cost
+        if updates.tokens is not None:
+            used["max_tokens"] = float(updates.tokens)
+        if updates.session_cost is not None:
+            used["max_cost_usd"] = round(max(0.0, updates.session_cost - self._cost), 9)
+            self._cost = updates.session_cost
             if self._session:
                 self._remember(self._session)
         return used
@@ -490,7 +490,7 @@ def _prompt_of(state: MissionState, lessons: Sequence[str] = ()) -> str:
         globs = ", ".join(workspace.protect)
         parts.append(f"Protected files: {globs}. Changes to them never count: the checks run with the originals.")
     words = [f"The operator says: {word}" for word in state.words]
-    parts.append("\n".join([*_last_turn(state), *standing(state, printed=MOST_PRINTED), *words]))
+    parts.append("\n".join([*_last_turn(state), *standing(state, printed=MAX_PRINTED), *words]))
     parts.append("Work in the current folder. End your turn when you are done: then the runtime checks the criteria.")
     return "\n\n".join(parts)
 
@@ -503,9 +503,9 @@ def _last_turn(state: MissionState) -> list[str]:
     said: dict[str, Any] = cast("dict[str, Any]", turn.result or {}).get("structuredContent") or {}
     if turn.outcome == "unknown":
         kept = "Its changes were rolled back." if said.get("rolled_back") else "The files are as it left them."
-        rows.append(f"Your last turn was cut off ({(turn.error or '')[:LONGEST_ERROR]}). {kept}")
+        rows.append(f"Your last turn was cut off ({(turn.error or '')[:MAX_ERROR]}). {kept}")
     elif turn.error is not None:
-        rows.append(f"Your last turn failed: {turn.error[:LONGEST_ERROR]}")
+        rows.append(f"Your last turn failed: {turn.error[:MAX_ERROR]}")
     if turn.change is not None and turn.change.protected:
         rows.append(f"You changed protected files, and that does not count: {', '.join(turn.change.protected[:20])}.")
     if turn.change is not None and turn.change.before == turn.change.after:

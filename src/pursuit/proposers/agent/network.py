@@ -26,7 +26,7 @@ from anyio.abc import SocketStream, TaskGroup, UNIXSocketStream
 
 LAUNCHER = Path(__file__).with_name("network_launcher.py")
 HTTPS = 443
-LONGEST_HEAD = 64 * 1024
+MAX_HEAD = 64 * 1024
 CHUNK = 1 << 16
 MAX_SOCKETS = 16
 CONNECT_SECONDS = 30.0
@@ -104,7 +104,7 @@ class AgentNetwork:
         """Takes the sockets of a launcher."""
         async with stream:
             try:
-                said, numbers = await cast("UNIXSocketStream", stream).receive_fds(LONGEST_HEAD, MAX_SOCKETS)
+                said, numbers = await cast("UNIXSocketStream", stream).receive_fds(MAX_HEAD, MAX_SOCKETS)
                 sockets = [socket.socket(fileno=one) for one in numbers]
                 for port, one in zip(json.loads(said), sockets, strict=True):
                     one.setblocking(False)
@@ -122,7 +122,7 @@ class AgentNetwork:
 
     async def _serve(self, accepted: socket.socket, port: int) -> None:
         try:
-            reading, writing = await asyncio.open_connection(sock=accepted, limit=LONGEST_HEAD)
+            reading, writing = await asyncio.open_connection(sock=accepted, limit=MAX_HEAD)
         except OSError:
             return
         try:

@@ -26,7 +26,7 @@ from pursuit.core.tools import Tool, as_object
 from pursuit.proposers.contract import Services
 
 BRIDGE = Path(__file__).with_name("mcp_bridge.py")
-LONGEST_LINE = 4 * 1024 * 1024
+MAX_LINE = 4 * 1024 * 1024
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 NO_METHOD = -32601
 
@@ -80,7 +80,7 @@ class ToolServer:
         async with stream:
             while True:
                 try:
-                    line = await reading.receive_until(b"\n", LONGEST_LINE)
+                    line = await reading.receive_until(b"\n", MAX_LINE)
                     message: Any = json.loads(line)
                 except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.DelimiterNotFound, anyio.IncompleteRead):
                     return

@@ -29,9 +29,9 @@ from pursuit.errors import InvalidArgument
 from pursuit.processes.subreaper import TAG
 from pursuit.proposers.agent.isolation import AgentPlaces, linked
 
-LONGEST_DIFF = 4 * 1024 * 1024
+MAX_DIFF = 4 * 1024 * 1024
 """Bytes of a diff that are stored; git has all of it."""
-MOST_NAMES = 10  # in one warning
+MAX_NAMES = 10  # in one warning
 _CONFIG = (
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
@@ -202,7 +202,7 @@ class AgentWorkspace:
         raw, _, diff = said.partition(b"\n\n")
         names = [line.partition(b"\t")[2].decode(errors="replace") for line in raw.splitlines()]
         protected = [name.decode(errors="replace") for _, _, name in await self._protected(after)]
-        return TreeChanges(diff=diff[:LONGEST_DIFF], files=names, size=len(diff), protected=protected)
+        return TreeChanges(diff=diff[:MAX_DIFF], files=names, size=len(diff), protected=protected)
 
     async def rollback(self, to: TreeSnapshot) -> None:
         """Makes the tree what it was; ignored files stay."""
@@ -237,7 +237,7 @@ class AgentWorkspace:
         words = ("worktree", "add", "--quiet", "--force", "--force", "--detach", str(place))  # git may have died
         await self._git(*words, (await self.counted(snapshot)).commit)
         if (found := await self._protected_tree(place)) != self._kept:
-            names = (await self._names_between(self._kept, found))[:MOST_NAMES]
+            names = (await self._names_between(self._kept, found))[:MAX_NAMES]
             raise WorkspaceFailed(f"nothing was checked, since protected files differ: {', '.join(names)}")
         self._link(place)
         return place

@@ -34,7 +34,7 @@ from pursuit.proposers.contract import (
 )
 from pursuit.proposers.language import (
     CHARACTERS,
-    LONGEST_DESCRIPTION,
+    MAX_DESCRIPTION,
     MEDIA_BYTES,
     OWN_SETTINGS,
     LanguageModel,
@@ -66,7 +66,7 @@ from pursuit.proposers.model.settings import AskedProposer, ModelProposer, Sampl
 
 NOTHING = "do_nothing"
 SCRIPT = "run_script"
-MOST_CALLS = 256
+MAX_CALLS = 256
 MAX_RATIONALE = 8_192
 
 _DO_NOTHING = OfferedTool(
@@ -239,7 +239,7 @@ class AskModel(ModelAsker):
         return Waiting("model", refusal, until=pause, fallback=following, lost=error.lost)
 
     def _shown(self, tool: OfferedTool) -> OfferedTool:
-        description = tool.description[:LONGEST_DESCRIPTION]
+        description = tool.description[:MAX_DESCRIPTION]
         return OfferedTool(name=self._names.shown(tool.name), description=description, schema=tool.schema)
 
     def _turn(self, state: MissionState, answer: ModelAnswer, request: ModelRequest) -> Turn:
@@ -273,8 +273,8 @@ class AskModel(ModelAsker):
     def _call(self, call: WantedCall, wanted: str, place: int, fault: str | None) -> AnswerCall:
         meant = self._names.meant(call.name)
         own: str | None = None
-        if place >= MOST_CALLS:
-            own = f"at most {MOST_CALLS} calls are allowed in one answer"
+        if place >= MAX_CALLS:
+            own = f"at most {MAX_CALLS} calls are allowed in one answer"
         elif call.args is None:
             own = f"the arguments are not a JSON object: {(call.malformed or '')[:200]!r}"
         elif call.name == SCRIPT:

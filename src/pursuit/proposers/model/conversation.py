@@ -49,8 +49,8 @@ ARGUMENTS = 1_000
 LEAST_RESULT = 1_000
 WINDOW = 128_000
 """The context window of an unknown model, in tokens."""
-MOST_MEDIA = 10
-MAX_MEDIA = 5_000_000
+MAX_MEDIA = 10
+MAX_MEDIA_BYTES = 5_000_000
 """Maximum characters of an image in base64; Anthropic refuses larger ones."""
 _FORMATS = {
     rb"\x89PNG\r\n": "image/png",
@@ -270,7 +270,7 @@ def result_text(result: Mapping[str, Any]) -> tuple[str, tuple[Media, ...]]:
             case "image" | "audio":
                 one = Media(str(block.get("mimeType", "")), str(block.get("data", "")))
                 known, why = _taken(one)
-                why = why or (f"a result has at most {MOST_MEDIA}" if len(media) >= MOST_MEDIA else "")
+                why = why or (f"a result has at most {MAX_MEDIA}" if len(media) >= MAX_MEDIA else "")
                 if why:
                     left_out.append(f"[{one.type}, {len(one.data)} characters in base64, left out: {why}]")
                 else:
@@ -313,8 +313,8 @@ def _taken(media: Media) -> tuple[Media, str]:
     kind = next((kind for begins, kind in _FORMATS.items() if re.match(begins, body, re.DOTALL)), None)
     if kind is None:
         return media, f"models take {', '.join(sorted(set(_FORMATS.values())))}"
-    if len(media.data) > MAX_MEDIA:
-        return media, f"it may have at most {MAX_MEDIA}"
+    if len(media.data) > MAX_MEDIA_BYTES:
+        return media, f"it may have at most {MAX_MEDIA_BYTES}"
     return Media(kind, media.data), ""
 
 

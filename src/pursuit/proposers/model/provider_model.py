@@ -59,7 +59,7 @@ from pursuit.proposers.language import (
     wanted_call,
 )
 
-LONGEST_REASON = 1_000
+MAX_REASON = 1_000
 SHORTEST_ANSWER = 16
 """OpenAI's newer API refuses a smaller maximum."""
 _LEFT_OUT = ("usage", "timestamp", "run_id", "conversation_id", "metadata", "kind", "provider_url")
@@ -369,4 +369,4 @@ def _plain(error: Exception) -> str:
             text = f"HTTP {getattr(error, 'status_code', '')}: {said}"
         case _:
             text = str(error)
-    return hide_keys(" ".join(text.split()))[:LONGEST_REASON] or type(error).__name__
+    return hide_keys(" ".join(text.split()))[:MAX_REASON] or type(error).__name__

@@ -22,7 +22,7 @@ from pursuit.proposers.search.surrogate import MAX_SEED, Evolution, Seen, Surrog
 COUNTABLE = 65_536
 """The points of the largest space that is searched to its end."""
 TRIES = 100
-REPEAT, MOST_REPEATS = 10, 8
+REPEAT, MAX_REPEATS = 10, 8
 """With noise each tenth trial measures the best point again, up to eight times: the mean then has a third of it. More
 repeats leave too few trials to find the best peak of many."""
 
@@ -201,7 +201,7 @@ class Study:
         else:
             due = self.kind == "surrogate" and self.size is None and self.surrogate.doubts(self._count)
         leader = self.seen.leader() if due else None
-        if leader is None or self.seen.count(leader) >= (MOST_REPEATS if self.seen.noisy else 2):
+        if leader is None or self.seen.count(leader) >= (MAX_REPEATS if self.seen.noisy else 2):
             return None
         return self.space.decode(leader)
 
