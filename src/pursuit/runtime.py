@@ -415,6 +415,7 @@ class Runtime:
                 uid=self.state_path.stat().st_uid,
                 scoped=self.only is not None,
                 placement=self.placement,
+                jobs_in_commit=self._placement is None and self._placement_table.kind == "postgres",
                 caller=self._caller,
             )
             if self.placement is not None:

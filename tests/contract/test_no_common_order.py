@@ -23,7 +23,7 @@ from pursuit.ledger.postgres import PostgresLedger
 from pursuit.ledger.tombstones import own_audit
 
 COMMIT: LiteralString = "SELECT pursuit.commit({}, '{{m1}}', {}, '{{{}}}', '{{mission}}', '{{NULL}}', '{{NULL}}', "
-COMMIT += "'{{NULL}}', '{{NULL}}', '{{1}}', '{{numbered}}', '{{x}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}')"
+COMMIT += "'{{NULL}}', '{{NULL}}', '{{1}}', '{{numbered}}', '{{x}}'" + ", '{{}}'" * 9 + ")"
 
 
 def commit(number: int, *, expected: str = "'{NULL}'", epoch: str = "NULL", holder: str = "me") -> LiteralString:
@@ -48,6 +48,8 @@ def test_what_decides_under_a_lock_needs_read_committed(new_database: NewDatabas
             "SELECT pursuit.forget('m1', 5, 'audit-1')",
             "SELECT pursuit.forget_blobs(10)",
             "SELECT pursuit.seal(true)",
+            "SELECT pursuit.enqueue('m1', '[]', '', 0)",
+            "SELECT pursuit.take('me', '{}', '{}', 1)",
         ):
             with pytest.raises(psycopg.errors.InvalidTransactionState, match="must be read committed"):
                 connection.execute(cast("LiteralString", statement))
@@ -264,7 +266,7 @@ async def test_a_reader_that_stood_still_for_long_compares_the_ends(
 
 
 async def test_what_grew_is_kept_until_it_is_sealed_and_ten_minutes_old(new_database: NewDatabase) -> None:
-    address = new_database()
+    address, other = new_database(), new_database()
     async with opened(address) as ledger:
         count = "SELECT count(*) FROM pursuit.grown"
         with connected(address) as connection:
@@ -272,13 +274,35 @@ async def test_what_grew_is_kept_until_it_is_sealed_and_ten_minutes_old(new_data
                 await ledger.append("m1", number, drafts(number))
                 await ledger.seal()
             assert connection.execute(count).fetchone() == (3,)
-            for left in (3, 1):  # the first seal after ten minutes marks, the second one removes what was marked
-                connection.execute("UPDATE pursuit.sealing SET since = since - interval '11 minutes'")
-                await ledger.append("m2", ANY, drafts(1))
-                await ledger.seal()
-                assert cast("tuple[int]", connection.execute(count).fetchone())[0] <= left + 1
+            with psycopg.connect(other) as long:  # it is in each snapshot of the server, and delays nothing
+                long.execute("SELECT pg_current_xact_id()")
+                for left in (3, 1):  # the first seal after ten minutes marks, the second one removes what was marked
+                    connection.execute("UPDATE pursuit.sealing SET since = since - interval '11 minutes'")
+                    await ledger.append("m2", ANY, drafts(1))
+                    await ledger.seal()
+                    assert cast("tuple[int]", connection.execute(count).fetchone())[0] <= left + 1
         assert await ledger.stored() == 5
         assert (await ledger.verify()).ok
+
+
+def test_a_full_seal_keeps_what_is_committed_beside_it(new_database: NewDatabase) -> None:
+    address, found = new_database(), []
+    with psycopg.connect(address) as holder, connected(address) as watcher:
+        watcher.execute(commit(1))
+        watcher.execute("UPDATE pursuit.sealing SET server = 1")  # as after a restore
+        watcher.execute(
+            "CREATE FUNCTION held() RETURNS trigger LANGUAGE plpgsql AS "
+            "'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END'"
+        )
+        watcher.execute("CREATE TRIGGER held AFTER INSERT ON pursuit.roots EXECUTE FUNCTION held()")
+        holder.execute("SELECT pg_advisory_xact_lock(1)")
+        with meanwhile(address, "SELECT pursuit.seal(true)", found):
+            waits(watcher)
+            watcher.execute(commit(2))
+            holder.commit()
+        watcher.execute("SELECT pursuit.seal(true)")
+        assert watcher.execute("SELECT max(events) FROM pursuit.roots").fetchone() == (2,)
+        watcher.execute("DROP FUNCTION held CASCADE")
 
 
 async def test_blobs_of_a_forget_that_was_cut_off_are_removed_later(new_database: NewDatabase) -> None:

@@ -385,14 +385,43 @@ async def test_a_mission_that_waits_for_a_person_or_its_pace_leaves_the_worker_t
         assert (await here.runner.state(asking)).status == "completed"
 
 
-async def test_a_mission_whose_start_died_before_it_was_placed_is_driven(
+async def test_a_job_comes_with_the_commit_that_makes_its_mission_due(
     new_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pursuit.service.service.PLACED_WITHIN", 0.1)
-    async with runtime(new_database(), measure) as here, working(here):
-        wanted = mission(proposer=repeat("measure"), criteria=[metric("score") >= 7])
-        name = (await here.runner.start(wanted, for_workers=True)).session_id
-        await until(here, name, ended)
+    """So no mission waits for a sweep because the process died after it."""
+    address = new_database()
+
+    async def dies(*_: Any, **__: Any) -> None:
+        raise LedgerUnavailable("the process dies here")
+
+    def last() -> tuple[Any, ...] | None:
+        with psycopg.connect(address) as connection:
+            return connection.execute(
+                "SELECT e.type FROM pursuit.jobs j JOIN pursuit.streams s ON s.name = j.key "
+                "JOIN pursuit.events e ON e.stream = s.id AND e.xmin::text = j.xmin::text ORDER BY e.seq DESC LIMIT 1"
+            ).fetchone()
+
+    async with runtime(address, write, asks="*") as here:
+        wanted = mission(proposer=repeat("write", text="x"), criteria=[succeeded("world.write")])
+        with monkeypatch.context() as patch:
+            patch.setattr(PostgresPlacement, "enqueue", dies)
+            name = (await here.runner.start(wanted, for_workers=True)).session_id
+            assert last() == ("MissionCreated",)
+        async with working(here):
+            await until(here, name, lambda state: state.waiting_for == "approval")
+        with monkeypatch.context() as patch:
+            patch.setattr(PostgresPlacement, "enqueue", dies)
+            (question,) = await Approvals(here.runner).open(name)
+            await Approvals(here.runner).answer(question.approval_id, "once")
+            assert last() == ("ApprovalAnswered",)
+            with psycopg.connect(address) as connection:
+                connection.execute("DELETE FROM pursuit.jobs")
+            with pytest.raises(LedgerUnavailable, match="dies here"):
+                await here.runner.hand_over(RunOrder(name))
+            assert last() == ("RunClaimed",)
+        async with working(here):
+            await until(here, name, ended)
+        assert (await here.runner.state(name)).status == "completed"
 
 
 async def test_a_mission_that_no_live_worker_can_drive_says_what_is_missing(new_database: NewDatabase) -> None:

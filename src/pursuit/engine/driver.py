@@ -57,7 +57,7 @@ from pursuit.errors import (
     SessionTerminal,
     ValidationFailed,
 )
-from pursuit.ledger.contract import Claim, Ledger, Wakeup
+from pursuit.ledger.contract import Claim, Ledger, QueuedJob, Wakeup
 from pursuit.proposers.contract import DrivingPlace, ProposerContext, kind_of
 from pursuit.proposers.language import LanguageModel
 from pursuit.reports.report import MAX_CHECKS, build_report
@@ -160,6 +160,8 @@ class RunOrder:
     """The run ends early when its worker leaves, and at a long wait."""
     told: Callable[[], Awaitable[object]] | None = None
     """Appends the audit's line about the run, in the transaction of the run's first commit."""
+    job: QueuedJob | None = None
+    """The job for workers, who get the run, with the first commit."""
     again: bool = False
     """True if the run begins for the second time, because something was appended before its first commit."""
 
@@ -337,7 +339,7 @@ class Driver:
             resumed = MissionResumed(at=now, reopens=state.can_go_on)
             return [resumed, claim] if resumed.reopens or before in ("paused", "failed") else [claim]
 
-        journal.told = order.told
+        journal.told, journal.job = order.told, order.job
         plain = before in ("pending", "running", "waiting") and not state.can_go_on
         reads_only = state.facts.proposed_by_client or settings.ASKS_MODEL
         if plain and reads_only and not (order.again or order.background or order.placed or order.resume):

@@ -18,7 +18,7 @@ from pursuit.core.events import AnyEvent, Event, OperatorEvent, decode, encoded
 from pursuit.core.fold import Shown, advance, listing_of, shown_of, standing_after
 from pursuit.core.state import MissionState
 from pursuit.errors import Conflict, Fenced, InvalidArgument, SessionNotFound, advice
-from pursuit.ledger.contract import FORGOTTEN, Claim, Draft, Ledger, StreamRow, Wakeup
+from pursuit.ledger.contract import FORGOTTEN, Claim, Draft, Ledger, QueuedJob, StreamRow, Wakeup
 
 Build = Callable[[MissionState], Sequence[Event]]
 Seen = tuple[MissionState, int]
@@ -137,6 +137,8 @@ class Journal:
         """The driver's lock: events are stored only while it is held."""
         self.told: Callable[[], Awaitable[object]] | None = None
         """Appends the audit's line about this run, at the first commit and before it."""
+        self.job: QueuedJob | None = None
+        """The job for workers that the next commit brings."""
         self.opening = False
         """True if the run's claim is staged and not stored yet."""
         self._staged: list[Event] = []
@@ -204,6 +206,7 @@ class Journal:
                         text=text,
                         by=self.wakeup,
                         claim=self.claim,
+                        job=self.job,
                     )
                 except Conflict as error:
                     before = self.head
@@ -212,7 +215,7 @@ class Journal:
                     continue
                 if line is not None:
                     await line
-                self.opening = False
+                self.opening, self.job = False, None
                 self.head, self._listed = head.seq, listed
                 self.written += size
                 self._newest_size += size

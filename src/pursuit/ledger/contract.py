@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, S
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, Protocol, TypedDict, Unpack, cast
+from typing import Any, Final, NamedTuple, Protocol, TypedDict, Unpack, cast
 
 import anyio
 import msgspec
@@ -219,6 +219,13 @@ class Claim(Protocol):
         ...
 
 
+class QueuedJob(NamedTuple):
+    """What the job of a stream says: which worker can do it, and whose turn it takes."""
+
+    needs: str
+    caller: str
+
+
 class AppendOptions(TypedDict, total=False):
     """The options of an append; the kind of a stream is a mission unless `kind` is given."""
 
@@ -229,6 +236,7 @@ class AppendOptions(TypedDict, total=False):
     text: str | None
     by: Wakeup | None
     claim: Claim | None
+    job: QueuedJob | None
 
 
 class StreamFilter(TypedDict, total=False):
@@ -245,7 +253,7 @@ class StreamFilter(TypedDict, total=False):
 class TaskStore(Protocol):
     """Streams of events under compare-and-set, which hold the records of tasks. Each ledger is a task store.
 
-    `pursuit.testing.check_task_store` checks one; tasks do not use the options `text`, `by` and `claim` of `append`.
+    `pursuit.testing.check_task_store` checks one; tasks do not use the options `text`, `by`, `claim` and `job`.
     """
 
     def append(
@@ -259,7 +267,8 @@ class TaskStore(Protocol):
         event. `text` replaces the text by which `search` finds the stream; no hash covers it, so it must follow from
         the events. A blob is named by its sha256 (hex) and belongs to every stream that it was appended to.
 
-        An append under a `claim` that was lost raises `Fenced`, whatever it expects.
+        An append under a `claim` that was lost raises `Fenced`, whatever it expects. With `job` the stream is a job for
+        workers from the same commit on, in a database that has their queue.
 
         A caller that is cancelled before its commit stores nothing; one that is cancelled during the commit still
         gets the outcome, and its cancellation at the next await. A disk error raises `LedgerUnavailable` and stores

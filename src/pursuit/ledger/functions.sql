@@ -3,7 +3,7 @@
 -- any other way; each function that decides under a lock needs `read committed`, where each statement sees what was
 -- committed before it.
 --
--- Order of locks: a writer, the blobs, the seal, streams by name, then leases. Advisory locks have the class 1347768915
+-- Order of locks: a writer, the blobs, the seal, streams by name, then leases, then jobs by name. Advisory locks have the class 1347768915
 -- ('PURS': 1 the blobs, 2 the seal) or 1347768916 (a writer).
 
 DO $$
@@ -71,14 +71,15 @@ $$;
 
 -- Stores a batch of appends in one transaction; the requests are sorted by stream. Request i has counts[i] of the events,
 -- in order; a NULL in `expected` is an append at the head, in `epochs` one without a claim, in the others no change.
--- A summary is that of event marks[i], or of the new head. `owners` and `speakers` number the requests of the blobs and of
--- the words. A batch that is sent again gets the outcome of the first one.
+-- A summary is that of event marks[i], or of the new head. `owners`, `speakers` and `queued` number the requests of the
+-- blobs, of the words and of the jobs that come with the events. A batch that is sent again gets the outcome of the first one.
 CREATE FUNCTION pursuit.commit(
     writer uuid, number bigint, now double precision, holder text,
     names text[], expected bigint[], epochs bigint[], kinds text[], statuses text[], summaries text[], marks bigint[],
     texts bytea[], counts bigint[], types text[], bodies bytea[],
     owners bigint[], digests text[], blobs bytea[],
-    speakers bigint[], words text[], times bigint[]
+    speakers bigint[], words text[], times bigint[],
+    queued bigint[], needs text[], callers text[]
 ) RETURNS TABLE (seqs bigint[], hashes bytea[], refusals text[])
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -215,6 +216,12 @@ BEGIN
         SELECT DISTINCT homes[one.owner], one.digest FROM unnest(owners, digests) AS one (owner, digest)
         WHERE homes[one.owner] IS NOT NULL ORDER BY 1, 2 ON CONFLICT DO NOTHING;
     END IF;
+    IF cardinality(queued) > 0 THEN
+        PERFORM pursuit.enqueue(one.name, one.needs, one.caller, 0) FROM (
+            SELECT names[o.owner] AS name, o.needs, o.caller FROM unnest(queued, needs, callers) AS o (owner, needs, caller)
+            WHERE homes[o.owner] IS NOT NULL ORDER BY 1
+        ) AS one;
+    END IF;
     INSERT INTO pursuit.writers VALUES (writer, number, seqs, hashes, refusals, clock_timestamp());
     IF number % 64 = 0 THEN
         -- Not all that are older: beside a long snapshot it would pass the removed ones again each time.
@@ -281,6 +288,8 @@ BEGIN
     ), moved AS (
         UPDATE pursuit.sealing SET seen = pg_current_snapshot(), server = (SELECT system_identifier FROM pg_control_system())
         WHERE alone IS NULL
+    ), cleared AS (  -- not what others commit meanwhile
+        DELETE FROM pursuit.grown WHERE whole AND alone IS NULL
     )
     INSERT INTO pursuit.roots
     SELECT tip.number + 1, tip.events + sum(f.events), extract(epoch FROM clock_timestamp()), sha256(
@@ -290,17 +299,14 @@ BEGIN
         || string_agg(int4send(octet_length(f.name)) || convert_to(f.name, 'UTF8') || int8send(f.seq) || f.hash,
                       ''::bytea ORDER BY f.name)
     ) FROM fresh f HAVING count(*) > 0;
-    IF alone IS NOT NULL THEN
+    IF alone IS NOT NULL OR NOT whole AND state.since > clock_timestamp() - interval '10 minutes' THEN
         RETURN;
-    ELSIF whole THEN
-        DELETE FROM pursuit.grown;
-    ELSIF state.since > clock_timestamp() - interval '10 minutes' THEN
-        RETURN;
-    ELSE
-        DELETE FROM pursuit.grown g WHERE g.xact < state.below;
+    ELSIF NOT whole THEN
+        DELETE FROM pursuit.grown g
+        WHERE g.xact < pg_snapshot_xmax(state.below) AND pg_visible_in_snapshot(g.xact, state.below);
         DELETE FROM pursuit.writers w WHERE w.committed < clock_timestamp() - interval '1 day';
     END IF;
-    UPDATE pursuit.sealing SET below = pg_snapshot_xmin(seen), since = clock_timestamp();
+    UPDATE pursuit.sealing SET below = seen, since = clock_timestamp();
 END
 $$;
 

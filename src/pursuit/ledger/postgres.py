@@ -93,7 +93,7 @@ _REMEMBERED = 10_000
 _TOGETHER = 1_000
 """Blobs that are removed in one transaction, while no commit with blobs is under way."""
 
-_COMMIT = f"SELECT * FROM pursuit.commit({', '.join(['%s'] * 21)})"  # noqa: S608 - marks alone
+_COMMIT = f"SELECT * FROM pursuit.commit({', '.join(['%s'] * 24)})"  # noqa: S608 - marks alone
 _COLUMNS = "id, name, kind, status, created_at, updated_at, head_seq, head_hash, summary"
 _ROW = f"SELECT {_COLUMNS}, summary_seq FROM pursuit.listing"  # noqa: S608 - the columns stand above
 _VERIFIED = (
@@ -113,6 +113,7 @@ SELECT pg_current_snapshot()::text, pg_is_in_recovery(), array_agg(grown.name), 
 ) AS grown
 """
 _ENDS = "SELECT name, head_seq FROM pursuit.listing WHERE name = ANY (%s::text[])"
+NOTIFY_WORKERS = "NOTIFY pursuit_jobs"
 _FORGET_BLOBS = "SELECT pursuit.forget_blobs(%s) WHERE NOT pg_is_in_recovery()"
 _SEAL = "SELECT pursuit.seal(%s) WHERE NOT pg_is_in_recovery()"
 _STORED = """
@@ -370,6 +371,9 @@ class PostgresWriter:
                     for queued in batch:
                         if not queued.waiter.done():
                             queued.waiter.set_result(None)
+                if any(queued.request.job for queued in batch):
+                    with suppress(psycopg.Error):  # workers look anyway
+                        await self._link.ask(NOTIFY_WORKERS)
         self._working = None
 
     async def _store(self, batch: Sequence[_Queued]) -> None:
@@ -426,7 +430,9 @@ class PostgresWriter:
         if mark is not None or request.summary is None or not isinstance(request.outcome, Head):
             return
         if waits and told is not None:
-            again = structs.replace(request, expected=ANY, events=(), status=None, blobs=(), text=None, outcome=None)
+            again = structs.replace(
+                request, expected=ANY, events=(), status=None, blobs=(), text=None, job=None, outcome=None
+            )
             told.waiting = again, request.outcome.seq
             if self._telling is None and not self._closed:
                 self._telling = asyncio.create_task(self._tell_later())
@@ -478,6 +484,7 @@ def _columns(batch: Sequence[_Queued], late: Sequence[bool]) -> tuple[Array, ...
         if one.text is not None
         for word, times in Counter(index_words(one.text)).items()
     ]
+    jobs = [(i, one.job) for i, one in enumerate(requests, 1) if one.job is not None]
     return (
         texts(one.stream for one in requests),
         numbers(None if one.expected is ANY else one.expected for one in requests),
@@ -496,6 +503,9 @@ def _columns(batch: Sequence[_Queued], late: Sequence[bool]) -> tuple[Array, ...
         numbers(row[0] for row in words),
         texts(row[1] for row in words),
         numbers(row[2] for row in words),
+        numbers(row[0] for row in jobs),
+        texts(row[1].needs for row in jobs),
+        texts(row[1].caller for row in jobs),
     )
 
 

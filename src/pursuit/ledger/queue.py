@@ -22,6 +22,7 @@ from anyio.abc import TaskGroup
 
 from pursuit.errors import PursuitError
 from pursuit.ledger.placement import CONTROL, Health, Job, Requirements, Reschedule, Serving, as_row
+from pursuit.ledger.postgres import NOTIFY_WORKERS
 from pursuit.ledger.postgres_schema import RETRY_SECONDS, Link
 from pursuit.ledger.schema import PATIENCE_SECONDS
 
@@ -64,7 +65,7 @@ class PostgresPlacement:
         await self.link.read("SELECT pursuit.enqueue(%s, %s, %s, %s)", (key, str(needs), caller, delay))
         if delay <= 0:
             with suppress(psycopg.Error):  # workers look anyway
-                await self.link.ask("NOTIFY pursuit_jobs")
+                await self.link.ask(NOTIFY_WORKERS)
 
     async def run(self, serving: Serving, concurrency: int) -> None:
         worker = TakenJobs(self.link, serving, concurrency, self._heartbeat)

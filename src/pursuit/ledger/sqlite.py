@@ -31,6 +31,7 @@ from pursuit.ledger.contract import (
     FoundStream,
     Head,
     Holder,
+    QueuedJob,
     StoredEvent,
     StreamFilter,
     StreamPage,
@@ -396,6 +397,7 @@ def new_request(
     text: str | None = None,
     by: Wakeup | None = None,
     claim: Claim | None = None,
+    job: QueuedJob | None = None,
 ) -> AppendRequest:
     """Makes the writer's request for an append; raises `InvalidArgument` if it is not well formed."""
     require_name(stream)
@@ -428,6 +430,7 @@ def new_request(
         text=text,
         by=by,
         epoch=None if claim is None else claim.epoch,
+        job=job,
     )
 
 

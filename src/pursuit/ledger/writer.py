@@ -21,7 +21,7 @@ import msgspec
 
 from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable, PursuitError
 from pursuit.ledger.chain import GENESIS, link_all
-from pursuit.ledger.contract import ANY, FORGOTTEN, Anywhere, Draft, Head, Wakeup
+from pursuit.ledger.contract import ANY, FORGOTTEN, Anywhere, Draft, Head, QueuedJob, Wakeup
 from pursuit.ledger.locks import displaced
 from pursuit.ledger.schema import PATIENCE_SECONDS, Handles, is_busy, unavailable
 from pursuit.ledger.watch import Wakeups
@@ -65,7 +65,8 @@ class AppendRequest(msgspec.Struct, kw_only=True, eq=False):
     text: str | None
     by: Wakeup | None
     epoch: int | None = None
-    """The holder of a lease that writes; only PostgreSQL has leases."""
+    """The holder of a lease that writes; only PostgreSQL has leases, and jobs."""
+    job: QueuedJob | None = None
     outcome: Head | PursuitError | None = None
     waiter: Waiter | None = None
 

@@ -225,6 +225,8 @@ class Queries:
     """True if the operator serves a single mission, which each client may then see."""
     placement: Placement | None = None
     """Places missions on workers, for a ledger that several machines share."""
+    jobs_in_commit: bool = False
+    """True if the ledger has the jobs: then it stores one with the event that makes a mission due."""
 
     def is_visible(self, caller: Caller, row: StreamRow) -> bool:
         if caller.subject is None or self.scoped:

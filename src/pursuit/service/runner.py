@@ -199,7 +199,8 @@ class Runner(Service):
         """Records a run as `Driver.drive` does, after the same checks, and leaves it to the workers."""
         leaving = anyio.Event()
         leaving.set()
-        await self.driver.drive(replace(order, background=True, placed=WorkerRun(leaving=leaving)))
+        job = self.job_of(await self.state(order.mission_id))
+        await self.driver.drive(replace(order, background=True, placed=WorkerRun(leaving=leaving), job=job))
         await self.place(order.mission_id)
 
     async def _woken(self, mission_id: str, state: MissionState) -> bool:

@@ -46,7 +46,7 @@ from pursuit.errors import (
     SessionTerminal,
     ValidationFailed,
 )
-from pursuit.ledger.contract import ANY, Draft
+from pursuit.ledger.contract import ANY, Draft, QueuedJob
 from pursuit.proposers.contract import kind_of
 from pursuit.proposers.language import Models
 from pursuit.service.audit import OPERATOR, Caller, gist_of_mission, local_subject
@@ -176,9 +176,12 @@ class Service(Queries):
         draft = Draft(*encode(created))
         audited = self.control(caller, "start", mission_id, gist_of_mission(mission))
         async with audited, self.limits.starting(caller or self.caller, mission, len(draft.body)):
-            if for_workers:
+            job = self.job_of(state) if for_workers and await self.due_in(state) == 0 else None
+            if for_workers and job is None:
                 await self._enqueue(mission_id, state, at_least=PLACED_WITHIN)
-            head = await self.ledger.append(mission_id, 0, [draft], status="pending", summary=listing_of(state))
+            head = await self.ledger.append(
+                mission_id, 0, [draft], status="pending", summary=listing_of(state), job=job
+            )
         self.states.give(mission_id, state, head.seq)
         kind_of(mission.proposer).started(mission.proposer, mission_id, self.driver.place)
         return Started(session_id=mission_id, warnings=tuple(created.warnings))
@@ -194,6 +197,12 @@ class Service(Queries):
         delay = max(due, at_least)
         await self.placement.enqueue(mission_id, requirements_of(state), caller=state.owner or "", delay=delay)
         return True
+
+    def job_of(self, state: MissionState) -> QueuedJob | None:
+        """The job that a commit brings that makes the mission due; None if its placement cannot take part in it."""
+        if self.placement is None or not self.jobs_in_commit or not is_placeable(state):
+            return None
+        return QueuedJob(str(requirements_of(state)), state.owner or "")
 
     async def wake(self, mission_id: str) -> bool:
         """Enqueues a mission that workers drive again, since its wait is over.
@@ -329,13 +338,14 @@ class Service(Queries):
             word = structs.replace(word, waited=state.waited(until))
         advance(state, word)
         said = shown_of(state)
+        job = self.job_of(state) if state.background and await self.due_in(state) == 0 else None
         told = await self.ledger.append(
-            mission_id, ANY, [Draft(*encode(word))], status=state.status, summary=listing_of(state)
+            mission_id, ANY, [Draft(*encode(word))], status=state.status, summary=listing_of(state), job=job
         )
         if told.seq == head + 1:
             self.states.give(mission_id, state, told.seq)
         now = await self._settled(mission_id, said, head)
-        if await self.wake(mission_id):
+        if job is None and await self.wake(mission_id):
             now = await self.state(mission_id)
         return now
 

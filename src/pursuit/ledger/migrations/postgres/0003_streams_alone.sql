@@ -43,13 +43,13 @@ CREATE TRIGGER append_only BEFORE UPDATE OR DELETE ON pursuit.sealed
     FOR EACH ROW EXECUTE FUNCTION pursuit.refuse_change();
 CREATE TRIGGER append_only_whole BEFORE TRUNCATE ON pursuit.sealed EXECUTE FUNCTION pursuit.refuse_change();
 
--- Where the last seal stopped reading `grown`, on which server; rows of transactions before `below` go ten minutes after
--- `since`. Only `seal` changes it. NULL in `seen`: the next seal compares all streams with their last root.
+-- Where the last seal stopped reading `grown`, on which server; the rows that `below` sees go ten minutes after `since`.
+-- Only `seal` changes it. NULL in `seen`: the next seal compares all streams with their last root.
 CREATE TABLE pursuit.sealing (
     one    boolean     PRIMARY KEY DEFAULT true CHECK (one),
     seen   pg_snapshot,
     server bigint,
-    below  xid8,
+    below  pg_snapshot,
     since  timestamptz NOT NULL DEFAULT '-infinity'
 );
 INSERT INTO pursuit.sealing DEFAULT VALUES;
