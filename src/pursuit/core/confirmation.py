@@ -21,16 +21,11 @@ from typing import Any
 
 import msgspec
 
-from pursuit.core.criteria import MetricThreshold
+from pursuit.core.criteria import MAX_FACTOR, MetricThreshold, doubled
 from pursuit.core.series import Point, holds
 
 RETESTS = 5
 """With noise, the initial number of fresh measurements of a search's winner."""
-MAX_FACTOR = 8
-"""The largest multiple of that number. Each rejected winner was one more chance to be lucky, so it doubles the number:
-otherwise a long search eventually wins by luck. At the true minimum, half a standard deviation above its target, 8 %
-of searches win by luck, whatever their length (with 3, 4, 5, ... 20 it was 30 % of those with 60 trials, 39 % of those
-with 300)."""
 MAX_FRESH = 1_000
 """Up to this many measurements of one call are kept: ten times the largest `confirm`."""
 MAX_CANDIDATES = 10_000
@@ -198,8 +193,3 @@ class Confirmations:
 
     def _rejected(self, criterion_id: str) -> int:
         return sum(one.failed + one.rejections for (name, _), one in self._known.items() if name == criterion_id)
-
-
-def doubled(number: int, rejected: int) -> int:
-    """The number of fresh measurements, doubled after each rejection up to `MAX_FACTOR` times."""
-    return number * min(MAX_FACTOR, 1 << min(rejected, MAX_FACTOR))

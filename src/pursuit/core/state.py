@@ -16,8 +16,8 @@ import msgspec
 
 from pursuit.core.approvals import Questions
 from pursuit.core.best import BestPoints
-from pursuit.core.confirmation import Confirmations, doubled, remeasure
-from pursuit.core.criteria import AnyCriterion, Check, MetricThreshold, MetricTrend
+from pursuit.core.confirmation import Confirmations, remeasure
+from pursuit.core.criteria import AnyCriterion, Check, MetricThreshold, MetricTrend, doubled
 from pursuit.core.events import (
     AbortOrdered,
     CompletionOrdered,

@@ -102,7 +102,7 @@ async def assemble(
     report = build_report(mission_id, history, state, results, diffs)
     data = report.as_json()
     if not isinstance(state.mission.proposer, MissingKind):
-        data |= kind_of(state.mission.proposer).report(state.mission, state.mission.proposer, report)
+        data |= kind_of(state.mission.proposer.kind).report(state.mission, state.mission.proposer, report)
     data["ledger"] = {
         "head_seq": head[-1].seq if head else 0,
         "head_hash": head[-1].hash.hex() if head else "",
@@ -241,7 +241,7 @@ class Driver:
                 services=run.services,
                 place=self.place,
             )
-            async with kind_of(settings).open(settings, context) as run.proposer:
+            async with kind_of(settings.kind).open(settings, context) as run.proposer:
                 await recover_own(run)
                 settle_lost(run)
                 warn(run, run.notes)
@@ -312,7 +312,7 @@ class Driver:
             raise Overtaken(f"{mission_id} is already past iteration {order.after}", session_id=mission_id)
         if not (order.resume and order.driver is None and state.can_go_on):
             _runnable(mission_id, state, order.proposal, resume=order.resume)
-        kind, settings = kind_of(state.mission.proposer), state.mission.proposer
+        kind, settings = kind_of(state.mission.proposer.kind), state.mission.proposer
         notes = await kind.ready(settings, mission_id, state.mission, self.place)
         prepared = await self._prepared(state, order)
         run = self._new_run(journal, prepared.tools, order.observer)
@@ -359,7 +359,7 @@ class Driver:
         if order.tools is not None and (order.tools.policy, order.tools.callers) == (policy, callers):
             return order.tools
         settings = state.mission.proposer
-        own = kind_of(settings).tools(settings)
+        own = kind_of(settings.kind).tools(settings)
         return Prepared(await self.source.tools_for(state.tools, policy, callers, own), policy, callers)
 
     async def checked(self, state: MissionState, order: RunOrder) -> RunOrder:
@@ -380,7 +380,7 @@ class Driver:
         if run.state.status != "completed" or isinstance(settings, MissingKind):
             return
         context = ProposerContext(mission=run.state.mission, mission_id=run.mission_id, place=self.place)
-        async with kind_of(settings).open(settings, context) as proposer:
+        async with kind_of(settings.kind).open(settings, context) as proposer:
             warn(run, await proposer.completed(run.state))
 
     async def _guarded(self, run: Run) -> MissionState:

@@ -79,7 +79,7 @@ async def turn(run: Run) -> bool:
         return False
     try:
         await act(run)
-        while run.state.open is not None and run.proposer.continues(run.state) and _goes_on(run):
+        while run.state.open is not None and run.proposer.after_calls(run.state) and _goes_on(run):
             if not await propose_more(run):
                 return False
             await act(run)
@@ -98,7 +98,7 @@ def _goes_on(run: Run) -> bool:
     This applies to a model that called tools, unless its turn is over.
     """
     state = run.state
-    if state.open is None or state.stopped or run.stop_ordered or not run.proposer.continues(state):
+    if state.open is None or state.stopped or run.stop_ordered or not run.proposer.after_calls(state):
         return False
     return reached_cap(state, elapsed=run.elapsed(), iterations=state.iteration_count) is None
 
@@ -127,14 +127,13 @@ async def propose(run: Run) -> bool:
                 reasons = [answer.reason]
                 if answer.final:
                     break
-            case Turn():
-                run.journal.stage(_begun(run, answer))
-                return True
-            case Proposal():
-                faults = [] if answer is run.checked else faults_in(run.state, run.tools, answer)
-                reasons = list(map(str, faults)) or _remember(run)
+            case Turn() | Proposal():
+                reasons = []
+                if isinstance(answer, Proposal) and answer is not run.checked:
+                    reasons = list(map(str, faults_in(run.state, run.tools, answer)))
+                reasons = reasons or _remember(run)
                 if not reasons:
-                    run.journal.stage(_proposed(run, answer))
+                    run.journal.stage(_begun(run, answer) if isinstance(answer, Turn) else _proposed(run, answer))
                     return True
     kind = run.state.mission.proposer.kind
     failed = IterationProposed(at=run.clock.now(), iteration=run.state.iteration_count, proposer=kind, failed=reasons)
@@ -144,7 +143,7 @@ async def propose(run: Run) -> bool:
 
 def _remember(run: Run) -> list[str]:
     """Stores the proposer's memory in the commit of its proposal; returns faults if it cannot be stored."""
-    data = run.proposer.remembers()
+    data = run.proposer.memory
     if data == run.state.remembered:
         return []
     data = dict(data)
@@ -174,7 +173,7 @@ async def propose_more(run: Run) -> bool:
     index = run.state.current_index
     answer = await run.proposer.propose(run.state, ())
     now = run.clock.now()
-    if isinstance(answer, Proposal):  # from an agent; a language model answers with a turn
+    if isinstance(answer, Proposal):  # the rest of the turn
         wanted = [AnswerCall(tool=one.tool_name, args=dict(one.args), wanted_id="") for one in answer.tool_calls or ()]
         answer = Turn(calls=wanted, ends=True)
     match answer:
@@ -193,7 +192,7 @@ async def propose_more(run: Run) -> bool:
             return False
         case Turn():
             calls = _planned(run, answer)
-            failed = list(answer.failed) or _all_faulty(run, calls)
+            failed = list(answer.failed) or _remember(run) or _all_faulty(run, calls)
             run.journal.stage(
                 TurnContinued(
                     at=now,
@@ -377,7 +376,8 @@ def _planned(run: Run, answer: Turn) -> list[PlannedCall]:
     planned: list[PlannedCall] = []
     for order, call in enumerate(answer.calls, first):
         fault = call.fault
-        if fault is None and call.tool in run.state.tools:
+        # `perform` gets the arguments of a tool of the proposer itself as they are.
+        if fault is None and call.tool in run.state.tools and call.tool not in run.state.facts.tools:
             fault = "; ".join(run.tools.check(call.tool, call.args)) or None
         planned.append(
             PlannedCall(

@@ -59,7 +59,7 @@ def plan_check(run: Run, check: Check, again: int = 0) -> Planned:
 async def answers_for(run: Run) -> dict[str, Answer]:
     """The value of each predicate, and the result of each check that is due."""
     mission = run.state.mission
-    if mission.picks:
+    if run.state.picks:
         return {}  # its children were already checked
     if not any(isinstance(one, Check) for one in mission.criteria):
         return await _answers(run)

@@ -11,7 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import msgspec
@@ -126,22 +128,20 @@ class Proposer(ABC):
 
     keeps_result: ClassVar[bool] = False
     """True if `completed` leaves a result behind."""
+    memory: Mapping[str, Any] = MappingProxyType({})
+    """JSON values, at most 64 KiB, that are stored with the proposal, and are `state.remembered` from then on."""
 
     @abstractmethod
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
         """The next proposal; `reasons` say why the previous one for this iteration was refused."""
 
-    def continues(self, state: MissionState) -> bool:
+    def after_calls(self, state: MissionState) -> bool:
         """True if it is asked again in the open iteration, after the calls so far."""
         return False
 
     def tries_again(self, state: MissionState) -> bool:
         """True if it is asked again in the open iteration even though none of its calls can be made."""
         return False
-
-    def remembers(self) -> Mapping[str, Any]:
-        """JSON values, at most 64 KiB, that are stored with the proposal and stay in the state."""
-        return {}
 
     async def perform(self, call: CallRecord, services: Services) -> Performed:
         """Performs a call of one of its own tools."""
@@ -353,11 +353,12 @@ class SimpleKind(ProposerKind[S]):
         yield self.make(settings, context)
 
 
-def kind_of(settings: ProposerSettings) -> ProposerKind[Any]:
-    """The kind of a mission's proposer. Raises `InvalidArgument` if it is not installed."""
-    found = find_kind(settings.kind)
+@cache
+def kind_of(name: str) -> ProposerKind[Any]:
+    """The kind of proposers with this name. Raises `InvalidArgument` if it is not installed."""
+    found = find_kind(name)
     if found is None:
         raise InvalidArgument(
-            f"the proposer {settings.kind!r} is not installed here; install the package that has it", field="proposer"
+            f"the proposer {name!r} is not installed here; install the package that has it", field="proposer"
         )
     return cast("ProposerKind[Any]", found)

@@ -140,12 +140,11 @@ class FunctionProposer(Proposer):
     def __init__(self, function: ProposeFunction, settings: PythonProposer) -> None:
         self._function = function
         self._settings = settings
-        self._memory: dict[str, Any] = {}
 
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
         """Calls the function; an exception, a timeout and an answer of another type are failures."""
-        self._memory = dict(state.remembered)
-        view = View(state, reasons, self._memory)
+        self.memory = memory = dict(state.remembered)
+        view = View(state, reasons, memory)
         limit = self._settings.proposer_seconds
         answer: object = None
         with anyio.move_on_after(limit) as late:
@@ -166,9 +165,6 @@ class FunctionProposer(Proposer):
         ask = cast("Callable[[View], object]", self._function)
         answer = await anyio.to_thread.run_sync(ask, view, abandon_on_cancel=True)
         return await cast("Awaitable[object]", answer) if inspect.isawaitable(answer) else answer
-
-    def remembers(self) -> Mapping[str, Any]:
-        return self._memory
 
 
 def _proposed(answer: object) -> Proposed:

@@ -272,7 +272,7 @@ class Conversations:
             place=DrivingPlace(access=access),
         )
         settings = state.mission.proposer
-        async with kind_of(settings).open(settings, means) as asker:
+        async with kind_of(settings.kind).open(settings, means) as asker:
             yield cast("ModelAsker", asker)
 
     async def _next(self, mission_id: str, state: MissionState) -> list[ModelRequest]:
@@ -290,7 +290,7 @@ class Conversations:
 
         lessons = await lessons_for(self.ledger, mission_id, state, self.driver.settings.memory_lessons)
         means = replace(await self._means(mission_id, state), record=unsent, compact=compact, lessons=lessons)
-        kind, settings, place = kind_of(state.mission.proposer), state.mission.proposer, self.driver.place
+        kind, settings, place = kind_of(state.mission.proposer.kind), state.mission.proposer, self.driver.place
         with suppress(PursuitError):  # without a key the model's window is not known
             await kind.ready(settings, mission_id, state.mission, place)
         async with kind.open(settings, replace(means, place=place)) as proposer:

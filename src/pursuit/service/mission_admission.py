@@ -114,7 +114,7 @@ async def admit(
     `among` are the models that it may use; None allows any. `clients` are the proposer kinds of other packages
     that a client may name; None if the operator chose the proposer.
     """
-    kind, settings = kind_of(mission.proposer), mission.proposer
+    kind, settings = kind_of(mission.proposer.kind), mission.proposer
     kind.require()
     mission = kind.complete(mission)
     own = {tool.qualified: tool for tool in kind.tools(settings)}
@@ -146,7 +146,7 @@ async def admit(
 
 async def proposer_faults(mission: Mission, models: Models) -> list[Fault]:
     resolver = _MissionTools(mission, Catalogue(), models=models)
-    await kind_of(mission.proposer).admit(mission.proposer, resolver)
+    await kind_of(mission.proposer.kind).admit(mission.proposer, resolver)
     return resolver.faults
 
 
@@ -270,7 +270,7 @@ class _MissionTools:
         for place, rule in enumerate(mission.observe):
             data["observe"][place]["tool"] = self._source(f"observe[{place}].tool", rule.tool)
         self.row = data["proposer"]
-        await kind_of(mission.proposer).admit(mission.proposer, self)
+        await kind_of(mission.proposer.kind).admit(mission.proposer, self)
         return data
 
     def tool(self, field: str, name: str) -> str:

@@ -183,7 +183,7 @@ class Service(Queries):
                 mission_id, 0, [draft], status="pending", summary=listing_of(state), job=job
             )
         self.states.give(mission_id, state, head.seq)
-        kind_of(mission.proposer).started(mission.proposer, mission_id, self.driver.place)
+        kind_of(mission.proposer.kind).started(mission.proposer, mission_id, self.driver.place)
         return Started(session_id=mission_id, warnings=tuple(created.warnings))
 
     async def place(self, mission_id: str) -> bool:

@@ -155,7 +155,7 @@ class Toolbox:
         admitted = await admit(mission, self.host.pool, self.checks)
         named = (*admitted.tools, *admitted.denied)
         own = {SPAWN: SPAWN_TOOL} if mission.fleet is not None else {}
-        own |= {tool.qualified: tool for tool in kind_of(mission.proposer).tools(mission.proposer)}
+        own |= {tool.qualified: tool for tool in kind_of(mission.proposer.kind).tools(mission.proposer)}
         servers = sorted({name.partition(".")[0] for name in named if name not in own})
         catalogue = await self.host.pool.catalogue(servers, reading=reads(named))
         catalogue = replace(catalogue, tools={**catalogue.tools, **own})
@@ -180,7 +180,7 @@ class Toolbox:
             facts=admitted.mission.proposer.facts(),
         )
         state = advance(None, created)
-        kind, settings = kind_of(admitted.mission.proposer), admitted.mission.proposer
+        kind, settings = kind_of(admitted.mission.proposer.kind), admitted.mission.proposer
         tools = await self.host.tools_for(admitted.tools, mission.policy, own=kind.tools(settings))
         spent = _Spent(state, self.settings.model_timeout)
 

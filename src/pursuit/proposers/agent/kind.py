@@ -21,7 +21,7 @@ import anyio
 
 from pursuit.config.process_environment import CannotIsolate
 from pursuit.core.events import ISOLATION, CallSettled, WorkspaceChange
-from pursuit.core.mission import Mission, Proposal, ToolCall
+from pursuit.core.mission import Mission
 from pursuit.core.state import CallRecord, MissionState
 from pursuit.core.tools import CallFailed, Tool, Traits
 from pursuit.errors import InvalidArgument, UpstreamUnavailable, advice
@@ -33,6 +33,7 @@ from pursuit.proposers.agent.settings import SERVER, TURN, AgentProposer
 from pursuit.proposers.agent.tool_server import ToolServer
 from pursuit.proposers.agent.workspace import AgentWorkspace, TreeSnapshot, WorkspaceFailed
 from pursuit.proposers.contract import (
+    AnswerCall,
     Blocked,
     ChecksImpossible,
     DrivingPlace,
@@ -43,6 +44,7 @@ from pursuit.proposers.contract import (
     ProposerContext,
     ProposerKind,
     Services,
+    Turn,
 )
 from pursuit.proposers.model.conversation import first_message, standing
 
@@ -119,9 +121,10 @@ class AgentWork(Proposer):
         if (why := why or _cannot_be_kept(state, self._settings)) is not None:
             return Blocked(why)
         self._proposed = True
-        return Proposal(tool_calls=[ToolCall(tool_name=TURN, args={"prompt": _prompt_of(state, self.lessons)})])
+        prompt = _prompt_of(state, self.lessons)
+        return Turn(calls=[AnswerCall(tool=TURN, args={"prompt": prompt}, wanted_id="")], ends=True)
 
-    def continues(self, state: MissionState) -> bool:
+    def after_calls(self, state: MissionState) -> bool:
         """A turn that a stop cut off costs no iteration."""
         iteration = state.open
         return iteration is not None and bool(iteration.calls) and list(iteration.calls.values())[-1].cut

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -56,7 +57,7 @@ class AgentProposer(ProposerSettings):
             why = "must be true with headless: such an agent asks for no permission"
             yield Broken(why, "unattended")
 
-    @property
+    @cached_property
     def argv(self) -> list[str]:
         return self.command or self.headless or []
 

@@ -104,7 +104,7 @@ class AskModel(ModelAsker):
             prefixes=access.kept.setdefault("prefixes", {}),
         )
 
-    def continues(self, state: MissionState) -> bool:
+    def after_calls(self, state: MissionState) -> bool:
         """True in a turn of several requests until the model stops calling, or the criteria can be decided."""
         iteration, settings = state.open, self._settings
         if iteration is None or settings.turn == "single":

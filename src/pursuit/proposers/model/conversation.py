@@ -213,7 +213,7 @@ def _printed(state: MissionState, criterion: AnyCriterion, most: int) -> str:
 
 
 def _best(state: MissionState) -> list[str]:
-    best = state.best_points.best()
+    best = state.best_points.best() if state.best_points.names else None
     if best is None:
         return []
     rows = [f"The best feasible point so far: {_point(best.point)}"] if best.point else ["No point is feasible yet."]

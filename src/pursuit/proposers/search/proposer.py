@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from pursuit.core.confirmation import RETESTS, Remeasure, doubled, remeasure
-from pursuit.core.criteria import Check
+from pursuit.core.confirmation import RETESTS, Remeasure, remeasure
+from pursuit.core.criteria import Check, doubled
 from pursuit.core.events import (
     AnyEvent,
     CallRefused,
