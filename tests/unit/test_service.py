@@ -17,7 +17,7 @@ from pursuit.engine.journal import MISSION_ID
 from pursuit.errors import Conflict, InvalidArgument, NoIterations, SessionNotFound
 from pursuit.ledger.tombstones import own_audit
 from pursuit.server.missions.result_text import MAX_CALLS, run_lines
-from pursuit.service.queries import MAX_RESULTS
+from pursuit.service.runner import MAX_RESULTS
 
 
 def step(key: str = "a") -> dict[str, Any]:

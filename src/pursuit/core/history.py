@@ -306,6 +306,11 @@ class History:
         """All calls, by iteration and in the order in which they were sent or refused."""
         return (call for iteration in self.iterations.values() for call in iteration.calls.values())
 
+    def ended_from(self, first: int) -> list[IterationRow]:
+        """The ended iterations from this one on, in order."""
+        ended = [one for one in self.iterations.values() if one.index >= first and one.ended is not None]
+        return sorted(ended, key=lambda one: one.index)
+
     def take(self, event: Event, seq: int = 0) -> None:
         if (take := self._TAKES.get(type(event))) is not None:
             take(self, event, seq)

@@ -122,8 +122,10 @@ def text_of(result: Mapping[str, Any]) -> str:
     return "\n".join(_texts(result))
 
 
-def value_of(result: Mapping[str, Any]) -> Any:
-    """The value in a result: structured content (unwrapped), else JSON text, else text."""
+def value_of(result: Mapping[str, Any] | str | None) -> Any:
+    """The value in a result: structured content (unwrapped), else JSON text, else text. A preview stays as it is."""
+    if not isinstance(result, Mapping):
+        return result
     structured = result.get("structuredContent")
     if isinstance(structured, Mapping):
         body = cast("Mapping[str, Any]", structured)

@@ -314,7 +314,7 @@ def way_on(
 
 
 def exit_code_of(result: Mapping[str, Any] | None) -> int | None:
-    value = None if result is None else value_of(result)
+    value = value_of(result)
     code = cast("Mapping[str, Any]", value).get("exit_code") if isinstance(value, Mapping) else None
     return code if isinstance(code, int) else None
 

@@ -426,7 +426,7 @@ def _check_row(call: CallIntended, event: CallSettled, results: Mapping[str, Map
 def _agent_turn(event: CallSettled, diffs: Mapping[str, str]) -> ProposerTurn:
     change = event.change
     assert change is not None  # noqa: S101 - the caller looked
-    value = value_of(event.result) if event.result is not None else None
+    value = value_of(event.result)
     said: Mapping[str, Any] = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
     used = event.used or {}
     return ProposerTurn(

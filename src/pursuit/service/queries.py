@@ -5,7 +5,6 @@ Invariant: nothing here changes a mission, except to write the report that a dea
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import secrets
@@ -13,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, cast, get_args
+from typing import Any, Literal, Self, get_args
 
 import msgspec
 
@@ -21,12 +20,10 @@ from pursuit.core.criteria import Check
 from pursuit.core.decision import decide
 from pursuit.core.events import AnyEvent, decoded
 from pursuit.core.fold import advance, cut_short, due_in, summary_of
-from pursuit.core.history import Call, History, Iteration, IterationRow, Shown, iso
+from pursuit.core.history import History, Iteration, Shown, iso
 from pursuit.core.mission import FLEET, QUEUE
-from pursuit.core.observe import value_of
 from pursuit.core.report import ChildRow, Status
 from pursuit.core.state import STATUSES, MissionState, StoredStatus
-from pursuit.core.truncate import cut_to
 from pursuit.engine.context import Clock
 from pursuit.engine.driver import Driver, assemble
 from pursuit.engine.execute import worked_until
@@ -62,55 +59,11 @@ class HistoryPage(Shown, frozen=True, kw_only=True):
     next_cursor: str | None = None
 
 
-async def ended_iterations(ledger: Ledger, mission_id: str, *, first: int, after: int = 0) -> list[IterationRow]:
-    history = History.read(await ledger.read(mission_id, after))
-    ended = [one for one in history.iterations.values() if one.index >= first and one.ended is not None]
-    return sorted(ended, key=lambda one: one.index)
-
-
 class VerdictAgain(Shown, frozen=True, kw_only=True):
     mission_id: str = msgspec.field(name="session_id")
     iteration_index: int
     verdict: str
     verdict_reason: str
-
-
-MAX_RESULT, MAX_RESULTS = 4_000, 64_000
-"""Maximum characters of a call's result, and of all results together, in the answer to a client that drives."""
-
-
-def outcome_rows(iterations: Sequence[Iteration]) -> list[dict[str, Any]]:
-    """Verdicts, metrics and call results, bounded; the oldest iterations lose all but their verdicts first."""
-    rows: list[dict[str, Any]] = []
-    left = MAX_RESULTS
-    for one in reversed(iterations):
-        row = {"iteration_index": one.index, "verdict": one.verdict, "verdict_reason": one.verdict_reason}
-        found: dict[str, Any] = {
-            "calls": [_call_outcome(call) for call in one.calls or ()],
-            "metrics": {} if one.observation is None else one.observation.metrics,
-        }
-        if one.script is not None and (script := one.script.as_json()):
-            found["script"] = cut_to(script, MAX_RESULT, _size)
-        left -= _size(found)
-        rows.append({**row, **found} if left >= 0 else {**row, "calls_omitted": len(found["calls"])})
-    return rows[::-1]
-
-
-def _call_outcome(call: Call) -> dict[str, Any]:
-    found = {"tool": call.tool, "outcome": call.outcome, "error": call.error}
-    kept: dict[str, Any] = {key: value for key, value in found.items() if value is not None}
-    kept["args"] = cut_to(call.args, MAX_RESULT, _size)
-    if call.result is not msgspec.UNSET and call.result is not None:
-        kept["result"] = cut_to(result_value(call.result), MAX_RESULT, _size)
-    return kept
-
-
-def result_value(result: Any) -> Any:
-    return value_of(cast("Mapping[str, Any]", result)) if isinstance(result, Mapping) else result
-
-
-def _size(value: Any) -> int:
-    return len(json.dumps(value, ensure_ascii=False, default=str))
 
 
 class ListedMission(Shown, frozen=True, kw_only=True):
@@ -318,7 +271,7 @@ class Queries:
         if cursor is not None and (len(cursor) > MAX_CURSOR or not cursor.isdecimal()):
             raise InvalidArgument(f"invalid cursor {cursor[:40]!r}; pass one from an earlier page of the history")
         first = int(cursor or 0)
-        ended = await ended_iterations(self.ledger, mission_id, first=first)
+        ended = History.read(await self.ledger.read(mission_id)).ended_from(first)
         rows = [one.shown(full=full) for one in ended if one.index < first + PAGE]
         following = str(first + PAGE) if len(rows) < len(ended) else None
         return HistoryPage(mission_id=mission_id, iterations=rows, next_cursor=following)

@@ -5,22 +5,27 @@ Invariant: a run that was promised to a caller is in the ledger, so another proc
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
+import msgspec
 
 from pursuit.core.events import Identity, IterationProposed
+from pursuit.core.history import Call, History, Iteration
 from pursuit.core.mission import Proposal, parse_proposal
+from pursuit.core.observe import value_of
 from pursuit.core.state import MissionState
+from pursuit.core.truncate import cut_to
 from pursuit.engine.context import Observer, WorkerRun
 from pursuit.engine.driver import RunOrder, has_ended
 from pursuit.engine.journal import Seen
 from pursuit.errors import InvalidArgument, Overtaken, PursuitError, SessionNotFound
 from pursuit.proposers.language import LanguageModel
 from pursuit.service.audit import Caller, gist_of_proposal
-from pursuit.service.queries import ended_iterations, outcome_rows
 from pursuit.service.service import Service
 
 Begin = Callable[[RunOrder], Awaitable[None]]
@@ -38,6 +43,40 @@ def is_same_proposal(begun: IterationProposed, proposal: Proposal) -> bool:
             for asked, call in zip(calls, begun.calls, strict=True)
         )
     )
+
+
+MAX_RESULT, MAX_RESULTS = 4_000, 64_000
+"""Maximum characters of a call's result, and of all results together, in the answer to a client that drives."""
+
+
+def _outcome_rows(iterations: Sequence[Iteration]) -> list[dict[str, Any]]:
+    """Verdicts, metrics and call results, bounded; the oldest iterations lose all but their verdicts first."""
+    rows: list[dict[str, Any]] = []
+    left = MAX_RESULTS
+    for one in reversed(iterations):
+        row = {"iteration_index": one.index, "verdict": one.verdict, "verdict_reason": one.verdict_reason}
+        found: dict[str, Any] = {
+            "calls": [_call_outcome(call) for call in one.calls or ()],
+            "metrics": {} if one.observation is None else one.observation.metrics,
+        }
+        if one.script is not None and (script := one.script.as_json()):
+            found["script"] = cut_to(script, MAX_RESULT, _size)
+        left -= _size(found)
+        rows.append({**row, **found} if left >= 0 else {**row, "calls_omitted": len(found["calls"])})
+    return rows[::-1]
+
+
+def _call_outcome(call: Call) -> dict[str, Any]:
+    found = {"tool": call.tool, "outcome": call.outcome, "error": call.error}
+    kept: dict[str, Any] = {key: value for key, value in found.items() if value is not None}
+    kept["args"] = cut_to(call.args, MAX_RESULT, _size)
+    if call.result is not msgspec.UNSET and call.result is not None:
+        kept["result"] = cut_to(value_of(call.result), MAX_RESULT, _size)
+    return kept
+
+
+def _size(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def _answer(mission_id: str, state: MissionState, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -118,7 +157,8 @@ class Runner(Service):
         asked = {"max_iterations_this_call": iterations, "after": after, "proposal": gist_of_proposal(proposal)}
         asked |= {} if begin is None else {"background": True}
         audited = self.audit.control(who, "iterate", mission_id, asked, later=begin is None)
-        async with audited as told, self.limits.driving(who, mission_id):
+        counted = nullcontext() if who.subject is None else self.limits.driving(who, mission_id)
+        async with audited as told, counted:
             try:
                 if begin is not None:
                     await begin(order)
@@ -157,8 +197,8 @@ class Runner(Service):
         """The iterations from `first` on with the results of their calls; empty if none was begun."""
         if not first:
             return []
-        ended = await ended_iterations(self.ledger, mission_id, first=first[0], after=head)
-        return outcome_rows([one.shown(full=True) for one in ended if one.index < first[0] + limit])
+        ended = History.read(await self.ledger.read(mission_id, head)).ended_from(first[0])
+        return _outcome_rows([one.shown(full=True) for one in ended if one.index < first[0] + limit])
 
     async def drive(self, order: RunOrder) -> MissionState:
         """Drives a mission until it ends or waits; waits for its tasks here."""

@@ -13,11 +13,10 @@ from typing import Any
 import msgspec
 
 from pursuit.core.caps import BudgetUse
-from pursuit.core.observe import text_of
+from pursuit.core.observe import text_of, value_of
 from pursuit.core.report import Status
 from pursuit.core.truncate import cut_text
 from pursuit.server.approval_form import how_to_approve
-from pursuit.service.queries import result_value
 
 MAX_VALUE = 600
 """Characters of one value: evidence, metrics, a call's result."""
@@ -121,7 +120,7 @@ def iteration_line(row: Mapping[str, Any]) -> str:
 
 def _call_line(call: Mapping[str, Any], *, raw: bool) -> str:
     said = call.get("result")
-    said = call.get("error") if said is None else result_value(said) if raw else said
+    said = call.get("error") if said is None else value_of(said) if raw else said
     asked = shown(call["args"]) if call.get("args") else ""
     return f"{call['tool']}({asked}) {call['outcome']}" + ("" if said is None else f": {shown(said)}")
 
