@@ -93,8 +93,6 @@ class RemainingBudget:
     def __init__(self, state: MissionState, *, check: bool = False) -> None:
         self._state = state
         self._taken: dict[str, float] = {} if check else {"max_tool_calls": kept_for_checks(state)}
-        self.any_call = state.budget["max_tool_calls"] == -1
-        """True if calls are not counted."""
 
     @property
     def left(self) -> dict[str, float]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import anyio
@@ -131,10 +132,15 @@ class Admission:
     def __init__(self, run: Run, state: MissionState, *, check: bool = False) -> None:
         self._run = run
         self._state = state
-        self._budget = RemainingBudget(state, check=check)
+        self._check = check
+        self._counts = state.budget["max_tool_calls"] != -1
         self._spawns: Spawns | None = None
         self._guarded = state.open is not None and state.open.guarded
         self._guard_key, self._guard_count = state.guard_key, state.guard_count
+
+    @cached_property
+    def _budget(self) -> RemainingBudget:
+        return RemainingBudget(self._state, check=self._check)
 
     def admit(
         self, planned: Planned, tool: Tool | None, before: CallRecord | None
@@ -145,9 +151,9 @@ class Admission:
         """
         denied = None if tool is None else self._denied(planned, tool)
         if before is not None:
-            if tool is None or denied is not None or self._budget.lacks(ONE_CALL) is not None:
+            if tool is None or denied is not None or self._used_up():
                 return None
-            self._budget.take(ONE_CALL)
+            self._take()
             return self._intent(planned, tool, attempt=before.attempt + 1)
         if tool is None:
             return self._refuse(
@@ -155,17 +161,23 @@ class Admission:
             )
         if denied is not None:
             return self._refuse(planned, "denied", denied.reason, unapproved=denied.unapproved)
-        if not self._budget.any_call and self._budget.lacks(ONE_CALL) is not None:
+        if self._used_up():
             kept = planned.purpose != "check" and kept_for_checks(self._state)
             rest = f", except for {kept} reserved for checks" if kept else ""
             return self._refuse(planned, "skipped", f"max_tool_calls is used up{rest}")
         left = self._run.wall_clock_left()
         if left is not None and left <= 0:
             return self._refuse(planned, "skipped", "max_wall_clock_seconds is used up")
-        if not self._budget.any_call:
-            self._budget.take(ONE_CALL)
+        self._take()
         intent = self._intent(planned, tool, attempt=1)
         return self._spawn(planned, intent) if tool.long and is_spawn(self._state, planned.tool) else intent
+
+    def _used_up(self) -> bool:
+        return self._counts and self._budget.lacks(ONE_CALL) is not None
+
+    def _take(self, calls: int = 1) -> None:
+        if self._counts:
+            self._budget.take({"max_tool_calls": calls})
 
     def _denied(self, planned: Planned, tool: Tool) -> Denial | None:
         """Why a person, policy, the schema or the loop guard refuses a call, or None."""
@@ -217,8 +229,7 @@ class Admission:
         try:
             reserved = self._spawns.admit(planned.args, child_id(intent.task or ""))
         except Refused as refused:
-            if not self._budget.any_call:
-                self._budget.take({name: -amount for name, amount in ONE_CALL.items()})
+            self._take(-1)
             return self._refuse(planned, refused.outcome, str(refused))
         return msgspec.structs.replace(intent, reserved=reserved)
 
@@ -273,7 +284,7 @@ async def ask_first(run: Run, calls: Sequence[Planned]) -> None:
 
 async def wait_for_answers(run: Run) -> None:
     """Raises `MustWait` while a question of the agent's last turn is open."""
-    if run.state.approvals.open() and await _must_wait(run):
+    if run.state.approvals.asked and await _must_wait(run):
         raise MustWait
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,15 @@ async def run_command(
     cwd: str | None,
     *,
     around: ProcessEnvironment = USUAL_ENVIRONMENT,
+    ours: Mapping[str, str] | None = None,
     given: bytes | None = None,
     whole: int | None = None,
 ) -> dict[str, Any]:
     """Runs a command; returns its exit code and the ends of stdout and stderr, with its secrets removed.
 
-    `cut` names the streams whose beginning is not kept. `given` is the standard input. With `whole`, all of stdout is
-    kept up to that many bytes, and more is an error. If the command fails, the result also names our environment
-    variables that it did not get. Raises `CallFailed`.
+    `ours` are further variables, without secrets. `cut` names the streams whose beginning is not kept. `given` is the
+    standard input. With `whole`, all of stdout is kept up to that many bytes, and more is an error. If the command
+    fails, the result also names our environment variables that it did not get. Raises `CallFailed`.
     """
     words = list(argv)
     if words[0] == "pursuit-pytest":  # our own program, even if it is not on PATH
@@ -40,7 +41,8 @@ async def run_command(
     try:
         if around.isolation is not None:
             words = around.isolation.words(words, Path(cwd or ".").absolute())  # noqa: ASYNC240 - reads no disk
-        process = await start(words, cwd=cwd, env=around.environment(os.environ), stdin=given is not None)
+        environment = {**around.environment(os.environ), **(ours or {})}
+        process = await start(words, cwd=cwd, env=environment, stdin=given is not None)
     except (OSError, ValueError) as error:
         raise CallFailed(f"cannot run {argv[0]!r}: {error}", sent=False) from None
     tails = {"stdout": OutputTail(KEPT if whole is None else whole + 1), "stderr": OutputTail(KEPT)}
@@ -49,7 +51,7 @@ async def run_command(
         raise CallFailed(f"{argv[0]!r} printed more than the limit of {whole} bytes", answered=True)
     secrets = around.secrets(os.environ) if around.env else ()
     texts = {name: _redacted(tail.text, secrets) for name, tail in tails.items()}
-    withheld = around.withheld(os.environ)[:MAX_NAMES] if code != 0 else []
+    withheld = sorted(os.environ.keys() - environment.keys())[:MAX_NAMES] if code != 0 else []
     cut = [name for name, tail in tails.items() if tail.cut]
     told = {"cut": cut, "not_inherited": withheld}
     return {"exit_code": code, **texts, **{key: names for key, names in told.items() if names}}

@@ -10,7 +10,6 @@ import datetime
 import hashlib
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -280,10 +279,9 @@ async def recover_own(run: Run) -> None:
 
 async def _run_command(run: Run, call: CallRecord) -> ToolResult:
     """Runs the command of a check. The ledger has its arguments; the operator's environment for it is looked up now."""
-    around = run.environment_of(call.criterion_id)
-    around = replace(around, env={**around.env, SESSION_VARIABLE: run.mission_id})
-    cwd = run.checked_folder(call.args["cwd"])
-    return ToolResult(structured=await run_command(call.args["argv"], cwd, around=around))
+    around, cwd = run.environment_of(call.criterion_id), run.checked_folder(call.args["cwd"])
+    ours = {SESSION_VARIABLE: run.mission_id}
+    return ToolResult(structured=await run_command(call.args["argv"], cwd, around=around, ours=ours))
 
 
 async def own_result(run: Run, call: CallRecord) -> ToolResult:

@@ -26,6 +26,7 @@ from pursuit.upstream.functions import FunctionUpstream
 from pursuit.upstream.pool import Pool, reads
 from pursuit.upstream.resource_tools import read
 
+_NO_POLICY = MissionPolicy()
 LISTINGS = "listings"
 """The attribute of an upstream that counts its lists, where they may change."""
 
@@ -148,11 +149,11 @@ class ToolHost:
 
         The operator's rules include those of the network, about the current servers.
         """
-        asked = self.pool.asked_first()
+        asked = self.pool.asked_first() if self.pool.network.ask else ()
         operator = replace(self.policy, rules=(*self.policy.rules, *asked)) if asked else self.policy
         if names is None:
             return Layers(operator=operator, tighter=more)
-        own = mission or MissionPolicy()
+        own = mission or _NO_POLICY
         layer = Tightening(
             who="the mission",
             allowed=frozenset(names),
@@ -183,7 +184,7 @@ class ToolHost:
             if tool.qualified in names and tool.server not in self.pool.names
         }
         servers = sorted({name.partition(".")[0] for name in names if name not in internal})
-        catalogue = await self.pool.catalogue(servers, reading=reads(names))
+        catalogue = await self.pool.catalogue(servers, reading=reads(names)) if servers else Catalogue()
         if internal:
             catalogue = replace(catalogue, tools={**catalogue.tools, **internal})
         if catalogue.failures:

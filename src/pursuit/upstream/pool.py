@@ -51,10 +51,11 @@ class Pool:
         pins: Pins | None = None,
         traits: ToolTraits = KNOWN_TRAITS,
     ) -> None:
-        self._network = network or NetworkRules()
+        self.network = network or NetworkRules()
         self.pins = pins
         self._traits = traits
         self.serves_http = False
+        self.names: tuple[str, ...] = ()
         self._things: dict[str, Any] = {}
         self._upstreams: dict[str, Upstream] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -69,10 +70,10 @@ class Pool:
             raise ValidationFailed([Fault(field=f"servers.{name}", reason="another server already has that name")])
         # A tool's qualified name begins with its server's name, so both must agree.
         self._things[name] = thing.model_copy(update={"name": name}) if isinstance(thing, ServerConfig) else thing
+        self._changed()
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(name for name, thing in self._things.items() if not _disabled(thing))
+    def _changed(self) -> None:
+        self.names = tuple(name for name, thing in self._things.items() if not _disabled(thing))
 
     def health(self) -> list[dict[str, Any]]:
         """The state of each server, without asking it: transport, connection, restarts."""
@@ -119,7 +120,7 @@ class Pool:
         if isinstance(thing, ServerConfig) and thing.command is not None:
             relayed = "http" if self.serves_http else os.environ.get(RELAYED, "stdio")
             thing = thing.model_copy(update={"env": {**thing.env, RELAYED: relayed}})
-        upstream = mcp_upstream(name, thing, self._tasks, network=self._network, pins=self.pins, traits=self._traits)
+        upstream = mcp_upstream(name, thing, self._tasks, network=self.network, pins=self.pins, traits=self._traits)
         if upstream is not None:
             return upstream
         if callable(thing):
@@ -162,9 +163,7 @@ class Pool:
 
     def asked_first(self) -> tuple[Rule, ...]:
         """Policy rules that ask before calls to servers whose host the network rules ask about."""
-        if not self._network.ask:
-            return ()
-        hosts = {name: _asked_host(thing, self._network) for name, thing in self._things.items()}
+        hosts = {name: _asked_host(thing, self.network) for name, thing in self._things.items()}
         return tuple(
             Rule(decision="ask", server=name, reason=f"the network rules ask before {host} is reached")
             for name, host in hosts.items()
@@ -181,19 +180,20 @@ class Pool:
         Objects and functions of this process stay. Calls in progress on a removed or updated server fail. An
         unreachable server is in `failed`, and is retried when it is needed.
         """
-        rules = self._network if network is None else network
+        rules = self.network if network is None else network
         wanted = {name: config.model_copy(update={"name": name}) for name, config in configs.items()}
         before = {name: thing for name, thing in self._things.items() if isinstance(thing, ServerConfig)}
         taken = [name for name in wanted if name in self._things and name not in before]
         if taken:
             reason = "another server already has that name"
             raise ValidationFailed([Fault(field=f"servers.{name}", reason=reason) for name in taken])
-        moved = {name for name, config in wanted.items() if config.url and rules != self._network}
+        moved = {name for name, config in wanted.items() if config.url and rules != self.network}
         removed = [name for name, old in before.items() if old.enabled and not _enabled(wanted, name)]
         changed = [name for name, config in wanted.items() if before.get(name) != config or name in moved]
         gone = [self._upstreams.pop(name) for name in (*removed, *changed) if name in self._upstreams]
-        self._network = rules
+        self.network = rules
         self._things = {name: thing for name, thing in self._things.items() if name not in before} | wanted
+        self._changed()
         await _close(gone)
         fresh = [name for name in changed if wanted[name].enabled]
         failed = await _side_by_side(fresh, lambda name: self.upstream(name).tools())
