@@ -1,4 +1,4 @@
-"""Engineering designs from the literature as plain functions, with the ranges used there.
+"""Engineering designs from the literature as plain functions; the shipped problems state the ranges used there.
 
 Each returns `cost` and its constraints `g1`, `g2`, …, which hold at or below zero. Constraints are relative to their
 limits, so one tolerance means the same for all. All numbers in the ranges give finite results.
@@ -6,38 +6,13 @@ limits, so one tolerance means the same for all. All numbers in the ranges give 
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from math import pi, sqrt
 from typing import Any
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VariableRange:
-    low: float
-    high: float
-    about: str
-    whole: bool = False
-    step: float | None = None
-
-    def schema(self) -> dict[str, Any]:
-        body: dict[str, Any] = {"type": "integer" if self.whole else "number", "minimum": self.low}
-        body |= {"maximum": self.high, "description": self.about}
-        return body if self.step is None else {**body, "multipleOf": self.step}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Design:
-    """One family of designs: its variables and results; `about` describes the cost."""
-
-    about: str
-    variables: Mapping[str, VariableRange]
-    numbers: Callable[..., dict[str, float]]
-    constraints: int = 0
-
-    def tells(self) -> str:
-        limits = f", and its constraints `g1` to `g{self.constraints}`, each of which holds at or below zero"
-        return f"the `cost` of {self.about}{limits if self.constraints else ''}"
 
 
 def metrics(cost: float, limits: Iterable[float]) -> dict[str, float]:
@@ -187,87 +162,46 @@ def spring(wire: float, coil: float, turns: float) -> dict[str, float]:
     return metrics((turns + 2) * coil * wire**2, limits)
 
 
-_PLATE = 0.0625
-_GEARS = {
-    "driver1": "gear that drives",
-    "driver2": "second gear that drives",
-    "driven1": "gear that is driven first",
-    "driven2": "last gear",
-}
-_AREA = VariableRange(low=0.001, high=1.0, about="cross-section, in square centimetres")
+@dataclass(frozen=True, slots=True)
+class Design:
+    """One family of designs; `about` describes the cost. Its problem states the variables and the constraints."""
+
+    about: str
+    numbers: Callable[..., dict[str, float]]
+
 
 DESIGNS: Mapping[str, Design] = {
-    "welded-beam": Design(
-        about="a welded beam, in dollars",
-        constraints=7,
-        variables={
-            "h": VariableRange(low=0.1, high=2.0, about="height of the weld, in inches"),
-            "l": VariableRange(low=0.1, high=10.0, about="length of the weld, in inches"),
-            "t": VariableRange(low=0.1, high=10.0, about="height of the bar, in inches"),
-            "b": VariableRange(low=0.1, high=2.0, about="thickness of the bar, in inches"),
-        },
-        numbers=welded_beam,
-    ),
-    "three-bar-truss": Design(
-        about="a truss of three bars, which is its volume in cm^3",
-        constraints=3,
-        variables={"a1": _AREA, "a2": _AREA},
-        numbers=three_bar_truss,
-    ),
-    "speed-reducer": Design(
-        about="a gear box, which is its volume in cm^3",
-        constraints=11,
-        variables={
-            "b": VariableRange(low=2.6, high=3.6, about="width of the face, in centimetres"),
-            "m": VariableRange(low=0.7, high=0.8, about="module of the teeth, in centimetres"),
-            "z": VariableRange(low=17, high=28, about="teeth of the pinion", whole=True),
-            "l1": VariableRange(low=7.3, high=8.3, about="length of the first shaft, in centimetres"),
-            "l2": VariableRange(low=7.3, high=8.3, about="length of the second shaft, in centimetres"),
-            "d1": VariableRange(low=2.9, high=3.9, about="diameter of the first shaft, in centimetres"),
-            "d2": VariableRange(low=5.0, high=5.5, about="diameter of the second shaft, in centimetres"),
-        },
-        numbers=speed_reducer,
-    ),
-    "pressure-vessel": Design(
-        about="a pressure vessel, in dollars",
-        constraints=4,
-        variables={
-            "shell": VariableRange(low=_PLATE, high=6.1875, about="thickness of the shell, in inches", step=_PLATE),
-            "head": VariableRange(low=_PLATE, high=6.1875, about="thickness of the heads, in inches", step=_PLATE),
-            "radius": VariableRange(low=10.0, high=200.0, about="inner radius, in inches"),
-            "length": VariableRange(low=10.0, high=200.0, about="length without the heads, in inches"),
-        },
-        numbers=pressure_vessel,
-    ),
-    "gear-train": Design(
-        about="a gear train, which is the squared error of its ratio",
-        variables={
-            name: VariableRange(low=12, high=60, about=f"teeth of the {word}", whole=True)
-            for name, word in _GEARS.items()
-        },
-        numbers=gear_train,
-    ),
-    "spring": Design(
-        about="a spring, which stands for its weight, in in^3",
-        constraints=4,
-        variables={
-            "wire": VariableRange(low=0.05, high=2.0, about="diameter of the wire, in inches"),
-            "coil": VariableRange(low=0.25, high=1.3, about="mean diameter of the coil, in inches"),
-            "turns": VariableRange(low=2.0, high=15.0, about="number of active coils"),
-        },
-        numbers=spring,
-    ),
+    "welded-beam": Design("a welded beam, in dollars", welded_beam),
+    "three-bar-truss": Design("a truss of three bars, which is its volume in cm^3", three_bar_truss),
+    "speed-reducer": Design("a gear box, which is its volume in cm^3", speed_reducer),
+    "pressure-vessel": Design("a pressure vessel, in dollars", pressure_vessel),
+    "gear-train": Design("a gear train, which is the squared error of its ratio", gear_train),
+    "spring": Design("a spring, which stands for its weight, in in^3", spring),
 }
+
+
+@cache
+def problem_of(name: str) -> dict[str, Any]:
+    """The table of the shipped problem with this name."""
+    manifest = files("pursuit.problems") / "shipped" / name / "problem.toml"
+    return tomllib.loads(manifest.read_text(encoding="utf-8"))
+
+
+def tells(name: str) -> str:
+    """The results of a design in words."""
+    count = len(problem_of(name)["scorer"].get("constraints", ()))
+    limits = f", and its constraints `g1` to `g{count}`, each of which holds at or below zero"
+    return f"the `cost` of {DESIGNS[name].about}{limits if count else ''}"
 
 
 def evaluate(name: str, given: Mapping[str, Any]) -> dict[str, float]:
     """The results of one design; raises `ValueError` for values outside the ranges."""
-    design = DESIGNS[name]
-    for key, limits in design.variables.items():
-        value = given.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not limits.low <= value <= limits.high:
-            raise ValueError(f"{key} must be a number from {limits.low:g} to {limits.high:g}")
-        grid = 1.0 if limits.whole else limits.step
+    variables: dict[str, dict[str, Any]] = problem_of(name)["submission"]["properties"]
+    for key, limits in variables.items():
+        value, low, high = given.get(key), limits["minimum"], limits["maximum"]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise ValueError(f"{key} must be a number from {low:g} to {high:g}")
+        grid = 1.0 if limits["type"] == "integer" else limits.get("multipleOf")
         if grid is not None and abs(value / grid - round(value / grid)) > 1e-9:
             raise ValueError(f"{key} must be a multiple of {grid:g}")
-    return design.numbers(**{key: given[key] for key in design.variables})
+    return DESIGNS[name].numbers(**{key: given[key] for key in variables})

@@ -13,25 +13,25 @@ from typing import Any
 import anyio
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
-from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams, TextContent, Tool
+from mcp_types import (
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+    Tool,
+    ToolAnnotations,
+)
 
-from pursuit.demo.designs import DESIGNS, evaluate
+from pursuit.demo.designs import DESIGNS, evaluate, problem_of, tells
 
 
 def build_server(name: str) -> Server[Any]:
-    design = DESIGNS[name]
-    tool = Tool.model_validate(
-        {
-            "name": "evaluate",
-            "description": f"Computes {design.tells()}.",
-            "inputSchema": {
-                "type": "object",
-                "properties": {key: one.schema() for key, one in design.variables.items()},
-                "required": list(design.variables),
-                "additionalProperties": False,
-            },
-            "annotations": {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False},
-        }
+    tool = Tool(
+        name="evaluate",
+        description=f"Computes {tells(name)}.",
+        input_schema=problem_of(name)["submission"],
+        annotations=ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False),
     )
 
     async def listed(_ctx: Any, _params: PaginatedRequestParams | None) -> ListToolsResult:
