@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import isfinite
+from operator import attrgetter
 from typing import Any
 
 from pursuit.core.report import CriterionRow
@@ -107,7 +108,7 @@ def read(report: Report) -> ReportView:
         metrics=metric_views(report.metrics),
         outcomes=_outcomes(report.calls.by_outcome),
         tables=[table for table in _tables(report) if table.rows],
-        timeline=_timeline(report),
+        timeline=_table("Iterations", report.timeline, _ITERATIONS, report.timeline_omitted),
         ledger=[(label, str(value)) for label, value in pairs if value is not None],
     )
 
@@ -172,99 +173,74 @@ def _outcomes(by_outcome: Mapping[str, int]) -> str:
     return ", ".join(f"{value:,} {name}" for name, value in by_outcome.items())
 
 
+_CELLS: Mapping[str, Callable[[Any], str]] = {
+    "answer": lambda row: row.answer or "open",
+    "answered": lambda row: moment(row.answered_at),
+    "args": lambda row: compact(row.args),
+    "by": lambda row: " ".join(filter(None, (row.by, row.why))),
+    "calls": lambda row: figure(row.calls),
+    "diff": lambda row: row.diff[:MAX_DIFF],
+    "ended": lambda row: row.outcome if row.exit_code is None else f"exit code {row.exit_code}",
+    "error": lambda row: compact(row.error or ""),
+    "files": lambda row: figure(row.files),
+    "index": lambda row: _counted(row.iteration_index),
+    "iteration": lambda row: _counted(row.iteration),
+    "message": lambda row: compact(row.message),
+    "outcomes": lambda row: _outcomes(row.by_outcome),
+    "output": lambda row: compact("\n".join(row.output[-MAX_OUTPUT:])),
+    "protected": lambda row: ", ".join(row.protected),
+    "rationale": lambda row: compact(row.rationale or ""),
+    "reserved": lambda row: _amounts(row.reserved),
+    "time": lambda row: span(row.seconds),
+    "tokens": lambda row: figure(row.tokens),
+    "took": lambda row: span(seconds_between(row.started_at, row.ended_at)),
+    "tools": lambda row: ", ".join(row.calls),
+    "used": lambda row: _amounts(row.used),
+    "verdict": lambda row: f"{row.verdict} / {row.verdict_reason}",
+    "words": lambda row: compact(row.error or row.text),
+}
+"""The cells of a column; any other column has the text of the attribute with its name."""
+
+_CALL = "#Iteration=iteration, Tool=tool"
+_TABLES: Sequence[tuple[str, Callable[[Report], Sequence[object]], str]] = (
+    (
+        "Children",
+        lambda it: it.children,
+        "Mission=mission_id, Outcome of its call=outcome, Used=used, Set aside=reserved",
+    ),
+    ("Calls by tool", lambda it: it.calls.by_tool, "Tool=tool, #Calls=calls, Outcomes=outcomes, #Time=time"),
+    ("Refused or skipped calls", lambda it: it.refused, f"{_CALL}, Outcome=outcome, Reason=reason, Call=call_id"),
+    ("Calls whose outcome is unknown", lambda it: it.unknown, f"{_CALL}, Reason=reason, Call=call_id"),
+    ("Errors", lambda it: it.errors, f"{_CALL}, Message=message"),
+    (
+        "Checks",
+        lambda it: it.checks,
+        "#Iteration=iteration, Criterion=criterion_id, Ended=ended, #Time=time, Last lines=output",
+    ),
+    ("Approvals", lambda it: it.approvals, f"{_CALL}, Arguments=args, Answer=answer, By=by, When=answered"),
+    (
+        "Turns of models and agents",
+        lambda it: it.turns,
+        "#Iteration=iteration, Who=who, Calls=tools, Words=words, #Tokens=tokens, #Time=time",
+    ),
+    (
+        "Changes of each turn",
+        lambda it: [turn for turn in it.turns if turn.diff],
+        "#Iteration=iteration, #Files=files, Protected (not counted)=protected, Diff=diff",
+    ),
+    ("Calls", lambda it: it.call_log, f"{_CALL}, Arguments=args, Outcome=outcome, #Time=time, Error=error"),
+)
+"""The title, the rows and the columns of each table; `#` marks a column of numbers."""
+_ITERATIONS = "#Iteration=index, Verdict=verdict, #Calls=calls, #Time=took, Rationale=rationale"
+
+
 def _tables(report: Report) -> Iterator[Rows]:
     yield _trials(report)
     shares = sorted(report.importance.items(), key=lambda one: one[1], reverse=True)
-    yield _table(
-        "Importance of the parameters", "Parameter, #Share", [(name, f"{share:.0%}") for name, share in shares]
-    )
-    yield _table(
-        "Children",
-        "Mission, Outcome of its call, Used, Set aside",
-        [(one.mission_id, one.outcome, _amounts(one.used), _amounts(one.reserved)) for one in report.children],
-    )
-    yield _table(
-        "Calls by tool",
-        "Tool, #Calls, Outcomes, #Time",
-        [(e.tool, figure(e.calls), _outcomes(e.by_outcome), span(e.seconds)) for e in report.calls.by_tool],
-    )
-    yield _table(
-        "Refused or skipped calls",
-        "#Iteration, Tool, Outcome, Reason, Call",
-        [(_counted(e.iteration), e.tool, e.outcome, e.reason, e.call_id) for e in report.refused],
-    )
-    yield _table(
-        "Calls whose outcome is unknown",
-        "#Iteration, Tool, Reason, Call",
-        [(_counted(e.iteration), e.tool, e.reason, e.call_id) for e in report.unknown],
-    )
-    yield _table(
-        "Errors",
-        "#Iteration, Tool, Message",
-        [(_counted(e.iteration), e.tool, compact(e.message)) for e in report.errors],
-    )
-    yield _table(
-        "Checks",
-        "#Iteration, Criterion, Ended, #Time, Last lines",
-        [
-            (
-                _counted(e.iteration),
-                e.criterion_id,
-                e.outcome if e.exit_code is None else f"exit code {e.exit_code}",
-                span(e.seconds),
-                compact("\n".join(e.output[-MAX_OUTPUT:])),
-            )
-            for e in report.checks
-        ],
-    )
-    yield _table(
-        "Approvals",
-        "#Iteration, Tool, Arguments, Answer, By, When",
-        [
-            (
-                _counted(e.iteration),
-                e.tool,
-                compact(e.args),
-                e.answer or "open",
-                " ".join(filter(None, (e.by, e.why))),
-                moment(e.answered_at),
-            )
-            for e in report.approvals
-        ],
-    )
-    yield _table(
-        "Turns of models and agents",
-        "#Iteration, Who, Calls, Words, #Tokens, #Time",
-        [
-            (
-                _counted(e.iteration),
-                e.who,
-                ", ".join(e.calls),
-                compact(e.error or e.text),
-                figure(e.tokens),
-                span(e.seconds),
-            )
-            for e in report.turns
-        ],
-    )
-    yield _table(
-        "Changes of each turn",
-        "#Iteration, #Files, Protected (not counted), Diff",
-        [
-            (_counted(e.iteration), figure(e.files), ", ".join(e.protected), e.diff[:MAX_DIFF])
-            for e in report.turns
-            if e.diff
-        ],
-    )
-    yield _table(
-        "Calls",
-        "#Iteration, Tool, Arguments, Outcome, #Time, Error",
-        [
-            (_counted(e.iteration), e.tool, compact(e.args), e.outcome, span(e.seconds), compact(e.error or ""))
-            for e in report.call_log
-        ],
-        report.call_log_omitted,
-    )
+    parts = [(name, f"{share:.0%}") for name, share in shares]
+    yield Rows(title="Importance of the parameters", columns=("Parameter", "Share"), numeric=frozenset({1}), rows=parts)
+    for title, rows, columns in _TABLES:
+        yield _table(title, rows(report), columns, report.call_log_omitted if title == "Calls" else 0)
 
 
 def _trials(report: Report) -> Rows:
@@ -277,7 +253,7 @@ def _trials(report: Report) -> Rows:
             f"{e.trial}{' (best)' if e.best else ''}",
             *(_value(e.args.get(name)) for name in args),
             *(_value(e.metrics.get(name)) for name in metrics),
-            e.outcome,
+            e.outcome or "",
             span(e.seconds),
         )
         for e in trials[-MAX_ROWS:]
@@ -285,7 +261,7 @@ def _trials(report: Report) -> Rows:
     omitted = (report.trials_omitted or 0) + len(trials) - len(rows)
     columns = ("Trial", *args, *metrics, "Outcome", "Time")
     numeric = frozenset({*range(len(columns) - 2), len(columns) - 1})
-    return Rows(title="Trials", columns=columns, numeric=numeric, rows=_texts(rows), omitted=omitted)
+    return Rows(title="Trials", columns=columns, numeric=numeric, rows=rows, omitted=omitted)
 
 
 def _value(value: Any) -> str:
@@ -297,27 +273,12 @@ def _amounts(value: Mapping[str, float] | None) -> str:
     return ", ".join(f"{name.removeprefix('max_')} {figure(amount)}" for name, amount in parts if amount)
 
 
-def _timeline(report: Report) -> Rows:
-    rows = [
-        (
-            _counted(e.iteration_index),
-            f"{e.verdict} / {e.verdict_reason}",
-            figure(e.calls),
-            span(seconds_between(e.started_at, e.ended_at)),
-            compact(e.rationale or ""),
-        )
-        for e in report.timeline
-    ]
-    return _table("Iterations", "#Iteration, Verdict, #Calls, #Time, Rationale", rows, report.timeline_omitted)
-
-
-def _table(title: str, columns: str, rows: Sequence[Sequence[str | None]], omitted: int = 0) -> Rows:
-    """A table; `columns` is separated by commas, and `#` marks numeric ones."""
-    names = columns.split(", ")
-    numeric = frozenset(place for place, name in enumerate(names) if name.startswith("#"))
-    labels = tuple(name.removeprefix("#") for name in names)
-    return Rows(title=title, columns=labels, numeric=numeric, rows=_texts(rows), omitted=omitted)
-
-
-def _texts(rows: Sequence[Sequence[str | None]]) -> list[tuple[str, ...]]:
-    return [tuple(cell or "" for cell in row) for row in rows]
+def _table(title: str, rows: Sequence[object], columns: str, omitted: int = 0) -> Rows:
+    titles, names = zip(*(column.split("=") for column in columns.split(", ")), strict=True)
+    return Rows(
+        title=title,
+        columns=tuple(one.removeprefix("#") for one in titles),
+        numeric=frozenset(place for place, one in enumerate(titles) if one.startswith("#")),
+        rows=[[_CELLS.get(name, attrgetter(name))(row) or "" for name in names] for row in rows],
+        omitted=omitted,
+    )
