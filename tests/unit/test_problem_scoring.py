@@ -169,7 +169,7 @@ async def test_an_attempt_is_judged_again_without_its_server(tmp_path: Path) -> 
         attempt = Attempt(ledger, lambda: 1.0, one, "attempt-1")
         await attempt.submit({"x": 1.5})
         row = ScoreRow(metric="cost", value=value, unit="$", direction="minimize")
-        await attempt.scored(AttemptScored(rows=(row,), solved=True, evidence=evidence))
+        await attempt.record(AttemptScored(rows=(row,), solved=True, evidence=evidence))
         state = await load_attempt(ledger, "attempt-1")
         await ledger.close()
         async with Sandbox() as sandbox:

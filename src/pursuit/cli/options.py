@@ -86,7 +86,7 @@ def problem_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     from pursuit.problems.catalogue import discover
 
     try:
-        found = discover([Path(one) for one in ctx.params.get("directory") or ()]).problems
+        found = discover([Path(one) for one in ctx.params.get("directory") or ()])
     except Exception:  # noqa: BLE001 - see above
         return []
     return [(one.problem_id, one.title) for one in found if one.problem_id.startswith(incomplete)]

@@ -44,7 +44,7 @@ from pursuit.ledger.contract import Ledger
 from pursuit.policy.rules import parse_mode
 from pursuit.problems.attempts import Attempt, checked_attempt_id, load_attempt, new_attempt_id, shared_attempt_id
 from pursuit.problems.brief import write_brief
-from pursuit.problems.catalogue import SHIPPED, Found, ProblemCatalogue, discover, manifests_in, workspaces_of
+from pursuit.problems.catalogue import SHIPPED, ProblemCatalogue, discover, manifests_in, workspaces_of
 from pursuit.problems.comparison import replay as judge_again
 from pursuit.problems.comparison import targets_of
 from pursuit.problems.manifest import MANIFEST, Manifest
@@ -121,7 +121,7 @@ def _matching(
 ) -> CommandAnswer:
     found = _discovered(directory or ())
     try:
-        matching = ProblemCatalogue(found.problems).search(words, kind=kind, tags=tags or ())
+        matching = found.search(words, kind=kind, tags=tags or ())
     except ValidationFailed as failed:
         faults = [Fault(field=f"--{fault.field}", reason=fault.reason) for fault in failed.faults]
         raise ValidationFailed(faults, "; ".join(map(str, faults))) from None
@@ -175,7 +175,7 @@ def validate(
     if found.faults:
         raise ValidationFailed(found.faults, f"{counted(len(found.faults), 'fault')} in the problems")
     own = {path.resolve() for place in places for path in manifests_in(place)}
-    checked = [one for one in found.problems if one.path.resolve() in own]
+    checked = [one for one in found if one.path.resolve() in own]
     names = [one.problem_id for one in checked]
     if not names:
         where = ", ".join(map(str, places))
@@ -461,7 +461,7 @@ async def _judge(
         unscored = state.scored is None or state.scored.error is not None
         if (alone or wait) and unscored and found.same is None and attempt.fits(state):
             version = await anyio.to_thread.run_sync(judging_digest, problem)
-            await attempt.scored(found.judged.event(at=time.time(), version=version))
+            await attempt.record(found.judged.event(at=time.time(), version=version))
         return {**found.as_dict(), "targets": targets_of(problem)}
 
 
@@ -551,7 +551,7 @@ def find_problems(words: Iterable[str], directories: Sequence[Path] | None) -> l
     return list(problems.values())
 
 
-def _find(word: str, look: Callable[[], Found]) -> Manifest:
+def _find(word: str, look: Callable[[], ProblemCatalogue]) -> Manifest:
     path = Path(word)
     if word.endswith(".toml"):
         return read_manifest(path)
@@ -562,7 +562,7 @@ def _find(word: str, look: Callable[[], Found]) -> Manifest:
     if twice:
         raise ValidationFailed(twice, f"{word!r} is the id of more than one problem; name the file that you mean")
     try:
-        return ProblemCatalogue(found.problems).get(word)
+        return found.get(word)
     except ProblemNotFound:
         if word and os.path.lexists(path / MANIFEST):
             return read_manifest(path / MANIFEST)
@@ -571,7 +571,7 @@ def _find(word: str, look: Callable[[], Found]) -> Manifest:
         raise
 
 
-def _discovered(directories: Sequence[Path]) -> Found:
+def _discovered(directories: Sequence[Path]) -> ProblemCatalogue:
     _require(directories)
     return discover(directories)
 

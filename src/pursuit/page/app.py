@@ -174,7 +174,7 @@ class Page:
     def render(
         self, request: Request, template: str, session: Session | None, *, status: int = 200, **context: Any
     ) -> Response:
-        may = session.may if session is not None else _nothing
+        may: Callable[[str], bool] = session.may if session is not None else lambda _scope: False
         csrf = session.csrf if session is not None else ""
         here = request.url.path.removeprefix(ROOT)
         body = self.text(template, may=may, csrf=csrf, session=session, here=here, nonce=self._nonce, **context)
@@ -309,10 +309,6 @@ async def fields(request: Request) -> dict[str, str]:
     except ValueError:
         raise ValidationFailed([Fault(field="form", reason=f"has more than {MAX_FIELDS} fields")]) from None
     return dict(pairs)
-
-
-def _nothing(_scope: str) -> bool:
-    return False
 
 
 def _html(body: str, status: int = 200) -> Response:

@@ -122,7 +122,7 @@ def content(result: Any) -> Markup:
     texts = [
         cast("Mapping[str, Any]", one).get("text") for one in cast("list[Any]", blocks) if isinstance(one, Mapping)
     ]
-    if any(_json(one) == left.get("structuredContent", _Nothing) for one in texts):
+    if "structuredContent" in left and any(_json(one) == left["structuredContent"] for one in texts):
         del left["structuredContent"]  # servers send the same value as text, for older clients
     for block in cast("list[Any]", blocks):
         one = cast("Mapping[str, Any]", block) if isinstance(block, Mapping) else dict[str, Any]()
@@ -136,10 +136,6 @@ def content(result: Any) -> Markup:
     if left:
         shown.append(folded(left))
     return Markup("").join(shown)
-
-
-class _Nothing:
-    """Stands for no value."""
 
 
 def _json(shown: Any) -> Any:

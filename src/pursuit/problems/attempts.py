@@ -179,12 +179,8 @@ class Attempt:
         self._clock = clock
         self._problem = problem
         self._by, self._label, self._mission = _text(by), _text(label), mission
-        self._state: AttemptState | None = None
+        self.state: AttemptState | None = None
         self._turn = anyio.Lock()
-
-    @property
-    def state(self) -> AttemptState | None:
-        return self._state
 
     async def open(self) -> AttemptState:
         async with self._turn:
@@ -218,13 +214,13 @@ class Attempt:
     async def answered(self, number: int, *, ok: bool, metrics: Mapping[str, float] | None = None) -> None:
         told = {_text(name): value for name, value in (metrics or {}).items() if math.isfinite(value)}
         event = AttemptAnswered(at=self._clock(), number=number, ok=ok, metrics=told)
-        await self._write(event)
+        await self.record(event)
 
     def seconds_left(self) -> float | None:
         limit = self._problem.budget.wall_seconds
-        if limit is None or self._state is None:
+        if limit is None or self.state is None:
             return limit
-        return max(0.0, limit - self._elapsed(self._state))
+        return max(0.0, limit - self._elapsed(self.state))
 
     async def overran(self) -> BudgetExhausted:
         """Records that a call was cut off by `wall_seconds`, unless there is a submission; returns the error."""
@@ -233,7 +229,7 @@ class Attempt:
             state = await self._opened()
             while state.taken is None and "wall_seconds" not in state.spent:
                 await self._spend(state, "wall_seconds", limit)
-                state = self._known()
+                state = await self._opened()
         return exhausted("wall_seconds", limit)
 
     async def fix_form(self, form: str) -> str:
@@ -340,23 +336,13 @@ class Attempt:
                     evaluations=state.evaluations,
                     unknown=unknown,
                 )
-                if await self._append(state, event):
-                    return self._known()
-
-    async def scored(self, event: AttemptScored) -> AttemptState:
-        await self._write(event)
-        return self._known()
+                if after := await self._append(state, event):
+                    return after
 
     async def refresh(self) -> AttemptState | None:
-        stored = await self._ledger.read(self.attempt_id, after=0 if self._state is None else self._state.seq)
-        self._state = _advanced(self.attempt_id, self._state, stored)
-        return self._state
-
-    def _known(self) -> AttemptState:
-        state = self.state
-        if state is None:
-            raise AttemptNotFound(f"attempt {self.attempt_id} does not exist", attempt_id=self.attempt_id)
-        return state
+        stored = await self._ledger.read(self.attempt_id, after=0 if self.state is None else self.state.seq)
+        self.state = _advanced(self.attempt_id, self.state, stored)
+        return self.state
 
     def fits(self, state: AttemptState) -> bool:
         return (state.opened.problem_id, state.opened.manifest) == (self._problem.problem_id, self._problem.digest)
@@ -396,8 +382,7 @@ class Attempt:
                 subject=self._subject,
                 number=self._number,
             )
-            await self._append(None, event)
-            state = self.state
+            state = await self._append(None, event) or self.state
         return state
 
     def _elapsed(self, state: AttemptState) -> float:
@@ -435,13 +420,13 @@ class Attempt:
         if budget not in state.spent:
             await self._append(state, BudgetSpent(at=self._clock(), budget=budget, limit=limit))
 
-    async def _write(self, event: AnyAttemptEvent) -> None:
+    async def record(self, event: AttemptAnswered | AttemptScored) -> None:
         async with self._turn:
             while not await self._append(await self._opened(), event):
                 pass
 
-    async def _append(self, state: AttemptState | None, *events: AnyAttemptEvent) -> bool:
-        """Appends after the known state; if another process was faster, reads its events and returns False."""
+    async def _append(self, state: AttemptState | None, *events: AnyAttemptEvent) -> AttemptState | None:
+        """Appends after the known state, and returns the next; if another process was faster, reads its events."""
         expected = 0 if state is None else state.seq
         after = None if state is None else replace(state, spent=dict(state.spent), series=list(state.series))
         for event in events:
@@ -457,9 +442,9 @@ class Attempt:
             )
         except Conflict:
             await self.refresh()
-            return False
-        self._state = after
-        return True
+            return None
+        self.state = after
+        return after
 
 
 def _text(text: str) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pursuit.config.trust import TrustedFolder, started, started_server
@@ -19,12 +18,6 @@ from pursuit.problems.manifest_reading import read_manifest
 
 SHIPPED = Path(__file__).parent / "shipped"
 _SKIPPED = frozenset({".git", ".venv", "node_modules", "__pycache__", ".pursuit"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    problems: tuple[Manifest, ...]
-    faults: tuple[Fault, ...]
 
 
 def workspaces_of(problem: Manifest) -> tuple[TrustedFolder, ...]:
@@ -58,7 +51,7 @@ def manifests_in(directory: Path, unread: list[Fault] | None = None) -> list[Pat
     return sorted(found)
 
 
-def discover(directories: Sequence[Path], *, shipped: bool = True) -> Found:
+def discover(directories: Sequence[Path], *, shipped: bool = True) -> ProblemCatalogue:
     """The problems below these directories, and the shipped ones; reports faulty manifests and omits them."""
     faults: list[Fault] = []
     found: dict[str, Manifest] = {}
@@ -74,7 +67,7 @@ def discover(directories: Sequence[Path], *, shipped: bool = True) -> Found:
             faults.append(Fault(field="problem_id", reason=reason, source=str(manifest.path)))
             continue
         found[manifest.problem_id] = manifest
-    return Found(problems=tuple(found[name] for name in sorted(found)), faults=tuple(faults))
+    return ProblemCatalogue(found.values(), faults)
 
 
 def _once(directories: Iterable[Path], unread: list[Fault]) -> list[Path]:
@@ -90,15 +83,18 @@ def _once(directories: Iterable[Path], unread: list[Fault]) -> list[Path]:
 
 
 class ProblemCatalogue:
-    def __init__(self, problems: Iterable[Manifest]) -> None:
-        self._problems = {one.problem_id: one for one in sorted(problems, key=lambda one: one.problem_id)}
+    """Problems by id; `faults` are those of the manifests that were left out."""
 
-    @classmethod
-    def load(cls, *directories: Path | str, shipped: bool = True) -> ProblemCatalogue:
+    def __init__(self, problems: Iterable[Manifest], faults: Sequence[Fault] = ()) -> None:
+        self._problems = {one.problem_id: one for one in sorted(problems, key=lambda one: one.problem_id)}
+        self.faults = faults
+
+    @staticmethod
+    def load(*directories: Path | str, shipped: bool = True) -> ProblemCatalogue:
         found = discover([Path(one) for one in directories], shipped=shipped)
         if found.faults:
             raise ValidationFailed(found.faults, f"{len(found.faults)} faults in the problems")
-        return cls(found.problems)
+        return found
 
     def __len__(self) -> int:
         return len(self._problems)
@@ -129,9 +125,7 @@ class ProblemCatalogue:
             for one in self
             if (kind is None or one.kind == kind)
             and all(tag in one.tags for tag in tags)
-            and all(word in _searched(one) for word in words)
+            and all(
+                word in f"{one.problem_id} {one.title} {one.summary} {' '.join(one.tags)}".lower() for word in words
+            )
         ]
-
-
-def _searched(problem: Manifest) -> str:
-    return " ".join((problem.problem_id, problem.title, problem.summary, *problem.tags)).lower()

@@ -88,7 +88,10 @@ def main(repository: str, hidden: str) -> None:
     if sys.platform == "linux":  # no process of this user can read the tests in our memory, or write to our pipes
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     files = json.load(sys.stdin)["submission"]["files"]
-    tests = _tests(Path(hidden))
+    try:
+        tests = msgspec.json.decode(Path(hidden).read_bytes(), type=list[HiddenTest])
+    except (OSError, msgspec.DecodeError) as error:
+        sys.exit(f"{hidden}: {error}; hidden tests are a JSON file of steps: see docs/problems.md, Coding problems")
     isolated = not no_isolation()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         tree = Path(place) / "tree"
@@ -98,13 +101,6 @@ def main(repository: str, hidden: str) -> None:
         around = ProcessEnvironment(isolation=Isolation(write=(str(tree),), hide=unseen) if isolated else None)
         said = anyio.run(_said, tree, [[step.run for step in test.steps] for test in tests], around)
     json.dump({"passed": _passed(tests, said), "isolated": isolated}, sys.stdout)
-
-
-def _tests(path: Path) -> list[HiddenTest]:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=list[HiddenTest])
-    except (OSError, msgspec.DecodeError) as error:
-        sys.exit(f"{path}: {error}; hidden tests are a JSON file of steps: see docs/problems.md, Coding problems")
 
 
 def _apply(files: Mapping[str, str | None], tree: Path) -> None:

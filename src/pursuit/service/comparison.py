@@ -36,9 +36,9 @@ async def compared(service: Service, problem: Manifest) -> dict[str, Any]:
     return problem_row(problem, rows)
 
 
-def found_problems(folder: Path) -> dict[str, Manifest]:
+def found_problems(folder: Path) -> ProblemCatalogue:
     own = folder / "problems"
-    return {one.problem_id: one for one in discover([own] if own.is_dir() else []).problems}
+    return discover([own] if own.is_dir() else [])
 
 
 async def problem_rows(service: Service, folder: Path) -> list[dict[str, Any]]:
@@ -47,10 +47,8 @@ async def problem_rows(service: Service, folder: Path) -> list[dict[str, Any]]:
     counts: Counter[str] = Counter()
     async for row in every_stream(service.ledger, kind=KIND):
         counts[str(row.summary.get("problem_id"))] += 1
-    rows = [{**one.summary_row(), "attempts": counts[name]} for name, one in known.items()]
-    gone = [
-        {"problem_id": name, "title": name, "attempts": count} for name, count in counts.items() if name not in known
-    ]
+    rows = [{**one.summary_row(), "attempts": counts.pop(one.problem_id, 0)} for one in known]
+    gone = [{"problem_id": name, "title": name, "attempts": count} for name, count in counts.items()]
     return sorted([*rows, *gone], key=lambda row: (not row["attempts"], row["problem_id"]))
 
 
@@ -60,5 +58,5 @@ async def problem_page(service: Service, folder: Path, problem_id: str) -> dict[
     Raises `ProblemNotFound`.
     """
     known = await anyio.to_thread.run_sync(found_problems, folder)
-    problem = ProblemCatalogue(known.values()).get(problem_id)
+    problem = known.get(problem_id)
     return {**await compared(service, problem), "brief": write_brief(problem)}

@@ -24,7 +24,6 @@ MAY_ASK = frozenset({"tools/call", "prompts/get", "resources/read"})
 LEGACY_ONLY = frozenset({"initialize", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
 MODERN_ONLY = frozenset({"server/discover", "subscriptions/listen"})
 
-_CACHE_FIELDS = ("ttlMs", "cacheScope")
 _NEVER_CACHED: Mapping[str, Any] = {"ttlMs": 0, "cacheScope": "private"}
 ROUND_TRIP_KEYS = ("inputResponses", "requestState")
 """What a client adds to a modern request that it sends again with its answers."""
@@ -35,7 +34,10 @@ def result_for(
 ) -> dict[str, Any]:
     if to_modern == from_modern:
         return result
-    return modern_result(method, result, info) if to_modern else _legacy_result(method, result)
+    if to_modern:
+        return modern_result(method, result, info)
+    taken = {"resultType", *(_NEVER_CACHED if method in CACHEABLE else ())}
+    return without_meta({key: value for key, value in result.items() if key not in taken}, SERVER_INFO_META_KEY)
 
 
 def modern_result(method: str, result: Mapping[str, Any], info: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -48,11 +50,6 @@ def modern_result(method: str, result: Mapping[str, Any], info: Mapping[str, Any
     if info is not None and (meta is None or isinstance(meta, Mapping)):
         body["_meta"] = {SERVER_INFO_META_KEY: info} | dict(as_object(meta))
     return body
-
-
-def _legacy_result(method: str, result: Mapping[str, Any]) -> dict[str, Any]:
-    taken = {"resultType", *(_CACHE_FIELDS if method in CACHEABLE else ())}
-    return without_meta({key: value for key, value in result.items() if key not in taken}, SERVER_INFO_META_KEY)
 
 
 def error_for(method: str, error: UpstreamError, *, to_modern: bool, from_modern: bool) -> UpstreamError:

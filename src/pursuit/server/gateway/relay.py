@@ -87,7 +87,7 @@ class Relay:
         try:
             if to_modern and self._pending.holds(params):  # whatever capabilities the client declares now
                 result = await self._pending.resume(request, params)
-            elif _may_become_task(request, about):
+            elif to_modern and not request.operator and request.method == "tools/call" and task_generation(about) == 2:
                 result = await self._send_offering_task(request, upstream, params, around)
             elif to_modern and not is_modern(about.protocol_version) and needs_own_connection(request):
                 result = await self._send_to_legacy(request, upstream, about, params, around)
@@ -186,12 +186,6 @@ class Relay:
                 await request.notify(method, params)
 
         return on_notify
-
-
-def _may_become_task(request: ClientRequest, about: InitializeResult) -> bool:
-    """Whether the server decides to make a task of this call (the tasks extension of 2026-07-28)."""
-    modern = request.client.modern and not request.operator
-    return modern and request.method == "tools/call" and task_generation(about) == 2
 
 
 async def _exchange(

@@ -50,8 +50,6 @@ from pursuit.server.gateway.resources import GatewayResources
 from pursuit.server.gateway.routing import LOG_MESSAGE, LegacySessions, Routing
 from pursuit.server.gateway.subscriptions import FLAGS, RETRY_SECONDS, GatewaySubscriptions
 from pursuit.server.gateway.tool_calls import (
-    CallTool,
-    GatewayCall,
     Handler,
     TaskPerformer,
     ToolCallMiddleware,
@@ -86,10 +84,6 @@ _log = logging.getLogger(__name__)
 
 Found = Mapping[str, InitializeResult | None]
 """What each server says about itself; None for a server that cannot be reached."""
-
-
-async def _pass(call: GatewayCall, call_next: CallTool) -> dict[str, Any]:
-    return await call_next(call)
 
 
 class Gateway:
@@ -158,7 +152,7 @@ class Gateway:
             "completion/complete": resources.complete,
         }
 
-    async def server(self, on_tool_call: ToolCallMiddleware = _pass) -> Server[Any]:
+    async def server(self, on_tool_call: ToolCallMiddleware = lambda call, call_next: call_next(call)) -> Server[Any]:
         """The gateway as a server of the SDK; `on_tool_call` wraps each call of a tool."""
         runtime, search = self._runtime, self._options.search
         call: Handler = partial(self._tool_calls.handle, middleware=on_tool_call)

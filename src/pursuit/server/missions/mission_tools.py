@@ -110,7 +110,7 @@ class StartArguments(Mission):
             if "criterion_id" in definition["properties"]:
                 definition["required"].append("required")
                 definition["properties"]["required"].pop("default", None)
-        for field in ("command", "cwd", "idempotent"):
+        for field in _OPERATORS_ONLY:
             definitions["Check"]["properties"].pop(field)
         definitions["Expectation"]["properties"].pop("file")
         definitions.pop("Workspace")
@@ -157,17 +157,22 @@ class StartArguments(Mission):
             yield Fault(field="use_sampling", reason=why)
 
 
+_RUNS = "a client cannot run a command; use tool_name, or a named check of the configuration"
+_OPERATORS_ONLY = {
+    "command": _RUNS,
+    "cwd": _RUNS,
+    "idempotent": "a client cannot declare that a call may be repeated; only the operator's configuration can",
+}
+"""The keys of a check that only the operator may set, and why."""
+
+
 def _client_rules(criterion: Mapping[str, Any], place: tuple[str, int]) -> Iterable[Broken]:
     """Faults of a client's criterion: missing keys, and keys that only the operator may set."""
     if "required" not in criterion:
         yield Broken("must be given: true, or false for a criterion that never blocks", (*place, "required"))
-    for field in ("command", "cwd"):
-        if field in criterion:
-            why = "a client cannot run a command; use tool_name, or a named check of the configuration"
+    for field, why in _OPERATORS_ONLY.items():
+        if criterion.get(field) not in (None, False):
             yield Broken(why, (*place, field))
-    if criterion.get("idempotent"):
-        why = "a client cannot declare that a call may be repeated; only the operator's configuration can"
-        yield Broken(why, (*place, "idempotent"))
     expect = criterion.get("expect")
     if isinstance(expect, Mapping) and cast("Mapping[str, Any]", expect).get("file") is not None:
         why = "a client cannot look for files of this machine; let a tool or the command of a named check look"

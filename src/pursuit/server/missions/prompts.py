@@ -151,7 +151,8 @@ class Prompts:
             raise ValidationFailed([Fault(field="tools", reason=fault.reason) for fault in faults])
         usable = [tool for tool in catalogue if not is_control_tool(tool.name)]
         chosen = [catalogue.tools[name] for name in names] if wanted else usable
-        return {"goal": _quoted(asked.goal), "tools": _tools(chosen, catalogue)}
+        goal = "\n".join(f"> {line}" for line in sendable(asked.goal).strip().splitlines())
+        return {"goal": goal, "tools": _tools(chosen, catalogue)}
 
     async def _with_mission(self, mission_id: str) -> dict[str, str]:
         status = await self._service.status(mission_id)
@@ -171,10 +172,6 @@ class Prompts:
             else "No iterations yet.",
             "uris": " and ".join(uris),
         }
-
-
-def _quoted(goal: str) -> str:
-    return "\n".join(f"> {line}" for line in sendable(goal).strip().splitlines())
 
 
 def _tools(chosen: list[Tool], catalogue: Catalogue) -> str:

@@ -5,7 +5,6 @@ Invariant: a result is bounded by one mission's state and report; events are rea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -150,15 +149,15 @@ class Resources:
                     status = await self._service.status(address.mission_id)
                     contents = [_text(params.uri, JSON, _json(status.as_json()))]
                 case "report":
-                    contents = await self._report(params.uri, address.mission_id)
+                    report = await self._service.report(address.mission_id)
+                    contents = [
+                        _text(params.uri, JSON, _json(report.data)),
+                        _text(params.uri, MARKDOWN, report.markdown()),
+                    ]
                 case "events":
                     events = await self._events(address, row.head.seq)
                     contents = [_text(params.uri, JSON, _json(events))]
         return ReadResourceResult(contents=[*contents])
-
-    async def _report(self, uri: str, mission_id: str) -> Sequence[TextResourceContents]:
-        report = await self._service.report(mission_id)
-        return [_text(uri, JSON, _json(report.data)), _text(uri, MARKDOWN, report.markdown())]
 
     async def _events(self, address: Address, head: int) -> dict[str, Any]:
         """The newest events, or a page of those after `after`; excess events are cut at the other end."""

@@ -25,7 +25,7 @@ import anyio.to_thread
 import msgspec
 from mcp.shared.exceptions import MCPError
 
-from pursuit.core.attempts import AttemptScored, AttemptState
+from pursuit.core.attempts import AttemptScored
 from pursuit.core.report import iso
 from pursuit.core.tools import OUTCOME_META_KEY, CallFailed, ToolResult, UpstreamError
 from pursuit.errors import AlreadySubmitted, LedgerUnavailable, PursuitError, UpstreamUnavailable, ValidationFailed
@@ -245,7 +245,10 @@ class Submission:
     async def catch_up(self) -> None:
         """Finishes what an earlier process began, unless another process does; a scorer that failed is tried again."""
         state = await self.attempt.refresh()
-        if state is None or not self.attempt.fits(state) or not _is_unsettled(state):
+        if state is None or not self.attempt.fits(state):
+            return
+        scored = state.scored is not None and state.scored.error is None
+        if scored or (state.taken is None and state.claimed is None):
             return
         async with self.attempt.alone() as alone:
             if alone:
@@ -277,9 +280,9 @@ class Submission:
             event(_log, logging.ERROR, "not scored", attempt=attempt, told=NOT_SCORED)
             event(_log, logging.DEBUG, "the judge failed", attempt=attempt, why=why)
             if why != failed:
-                await self.attempt.scored(AttemptScored(at=time.time(), error=why, judge=version))
+                await self.attempt.record(AttemptScored(at=time.time(), error=why, judge=version))
             return
-        await self.attempt.scored(found.event(at=time.time(), version=version))
+        await self.attempt.record(found.event(at=time.time(), version=version))
 
     async def _call_scorer(self, ctx: Context | None, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         result = await self.call_as_operator(ctx, name, arguments)
@@ -290,12 +293,6 @@ class Submission:
             structured=result.get("structuredContent"),
             is_error=result.get("isError") is True,
         )
-
-
-def _is_unsettled(state: AttemptState) -> bool:
-    if state.taken is None:
-        return state.claimed is not None
-    return state.scored is None or state.scored.error is not None
 
 
 def readable(receipt: Mapping[str, Any]) -> dict[str, Any]:
