@@ -27,7 +27,7 @@ from pursuit.config.trust import (
     untrusted,
 )
 from pursuit.demo.example import next_steps, template_named, write_example
-from pursuit.demo.mission_templates import TEMPLATES, draft
+from pursuit.demo.mission_templates import TEMPLATES, draft, template_text
 from pursuit.errors import Fault, ValidationFailed, advice
 from pursuit.problems.catalogue import workspaces_of
 from pursuit.problems.manifest import MANIFEST
@@ -89,7 +89,7 @@ def scaffold(
     parts: list[Part] = [drafted.toml.rstrip("\n") if output is None else Fact("wrote", output)]
     if template is None:
         parts.append(Note(f"this is the {drafted.by}; choose another one with --template:"))
-        parts += [Note(f"  {name}: {one.summary}") for name, one in TEMPLATES.items()]
+        parts += [Note(f"  {name}: {template_text(name)[0]}") for name in TEMPLATES]
     if drafted.fill_in:
         parts.append(Note(f"fill in before you run it: {', '.join(drafted.fill_in)}"))
     data = {**drafted.as_json(), **({} if output is None else {"file": str(output)})}
