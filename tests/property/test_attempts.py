@@ -168,7 +168,7 @@ class Attempts(RuleBasedStateMachine):
         attempt = self.holders[who].attempt
         state = self.portal.call(attempt.refresh)
         if state is not None and state.taken is not None and state.scored is None:
-            self.run(attempt.scored, AttemptScored(at=self.now))
+            self.run(attempt.record, AttemptScored(at=self.now))
 
     @rule(seconds=st.sampled_from([0.1, 0.5, 1.0, 2.0, 31.0]))
     def wait(self, seconds: float) -> None:
