@@ -24,7 +24,8 @@ class Anywhere(Enum):
 ANY: Final = Anywhere.ANY
 
 LEASE_SECONDS = 10.0
-"""How long a lease on a shared database outlives the last word of its holder; its missions wait this long at most."""
+"""The lease time on a shared database: a lease expires so long after its last renewal, and then its missions continue.
+"""
 
 FORGOTTEN: Final = "forgotten"
 """The status of a forgotten stream, of which only a tombstone is left."""
@@ -59,8 +60,8 @@ class Head(msgspec.Struct, frozen=True, gc=False):
 class StreamRow:
     """The row of a stream in a listing; status and summary are those of the last append that gave them.
 
-    On a database that machines share, the summary that another process gave may come up to a second later: then it is
-    that of the event `summary_seq`. The status and the head are never late.
+    On a database that machines share, a summary from another process may be up to a second old: it is that of the event
+    `summary_seq`. The status and the head are never late.
     """
 
     name: str
@@ -92,7 +93,7 @@ class FoundStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """The result of `verify`; `root` is the last root that was made."""
+    """The result of `verify`; `root` is the last root."""
 
     streams: int
     events: int
@@ -138,7 +139,7 @@ class StreamFold(Protocol):
         ...
 
     def result(self) -> Folded | None:
-        """The fold; None if streams of Pursuit do not begin so."""
+        """The fold; None if a stream of Pursuit cannot begin with these events."""
         ...
 
 
@@ -339,7 +340,7 @@ class Ledger(TaskStore, Protocol):
         ...
 
     async def holder(self, stream: str) -> Holder | None:
-        """The process that last took the driver's lock, for a refused person's error; None if it is not known."""
+        """The process that last took the driver's lock, for the error message; None if unknown."""
         ...
 
     async def root(self) -> str:

@@ -1,7 +1,7 @@
 """The driver's locks on PostgreSQL: leases on the database's clock, each with an epoch that fences late appends.
 
-Invariant: an append under an epoch is stored only while no other holder has the lease. A lease that cannot be renewed
-in time is reported as lost, and is renewed again before anything is sent under it.
+Invariant: an append under an epoch is stored only while no other holder has the lease. A lease that is not renewed in
+time is reported as lost; it must be renewed before anything is sent under it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Lease:
 
     @property
     def expired(self) -> bool:
-        """Whether the lease may have run out, by this machine's clock."""
+        """True if the lease may have expired, by this machine's clock."""
         return _seconds() >= self.until or self.lost.is_set()
 
     async def confirm(self) -> None:
@@ -69,19 +69,21 @@ def fenced(stream: str) -> Fenced:
 
 
 class Leases:
-    """All leases of one open ledger; one statement renews them, at a third of their length."""
+    """All leases of one open ledger; one statement renews them, after each third of their lease time."""
 
     def __init__(self, link: Link, seconds: float) -> None:
-        # A connection of its own: a read that takes long must not cost a lease.
+        # A separate connection: a slow read must not cost a lease.
         self.me = f"{_process(os.getpid())} {secrets.token_hex(8)}"
-        """This process; the ledger holds it against that of a lease, since epochs may begin again after a failover."""
+        """The identity of this process. The ledger compares it with the holder of a lease, because epochs may restart
+        after a failover.
+        """
         self._link = link
         self._seconds = seconds
         self._held: dict[int, Lease] = {}
         self._keeping: asyncio.Task[None] | None = None
 
     async def claim(self, stream: str) -> Lease | None:
-        """Takes the lease of a stream; that of a process of this machine that has died is free at once."""
+        """Takes the lease of a stream; the lease of a dead process of this machine is free immediately."""
         require_name(stream)
         dead: int | None = None
         while True:
@@ -93,7 +95,7 @@ class Leases:
                 if self._keeping is None:
                     self._keeping = asyncio.create_task(self._keep())
                 return lease
-            # Our own that we do not know of: the connection was lost before the answer came.
+            # our own lease, unknown here: the answer was lost
             unknown = process == self.me and held not in self._held
             if dead == held or not (unknown or _is_dead(pid, process)):
                 return None
@@ -110,7 +112,7 @@ class Leases:
         return Holder(pid=rows[0][0], host=rows[0][1], since=rows[0][2]) if rows else None
 
     async def renew(self) -> None:
-        """Renews all leases; those that another holder took, and those that ran out meanwhile, are lost."""
+        """Renews all leases; marks those that another holder took or that expired meanwhile as lost."""
         asked, mine = _seconds(), dict(self._held)
         try:
             rows = await self._link.ask(
@@ -131,7 +133,7 @@ class Leases:
                 self._lose(lease)
 
     async def release(self, lease: Lease) -> None:
-        """Frees a lease; where the database cannot be asked, it runs out by itself."""
+        """Frees a lease; if the database cannot be reached, the lease expires."""
         if self._held.pop(lease.epoch, None) is None:
             return
         with suppress(psycopg.Error), anyio.CancelScope(shield=True):
@@ -156,7 +158,7 @@ class Leases:
 
 
 def _process(pid: int) -> str:
-    """What tells a process from all others of all machines: the boot, the namespace of its number, and its start."""
+    """The identity of a process among all machines: the boot id, the namespace of its pid, and its start time."""
     try:
         namespace = Path("/proc/self/ns/pid").readlink()
         started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
@@ -166,7 +168,7 @@ def _process(pid: int) -> str:
 
 
 def _is_dead(pid: int, process: str) -> bool:
-    """Whether a process ran on this machine and has ended; what cannot be known is not dead."""
+    """True if the process ran on this machine and has ended; false if that cannot be determined."""
     place, started = process.split(" ")[:-2], process.split(" ")[-2:-1]
     own = _process(os.getpid()).split(" ")[:-1]
     return bool(place) and place == own and _process(pid).split(" ") != [*place, *started]

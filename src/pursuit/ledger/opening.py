@@ -1,6 +1,6 @@
 """Opens the ledger that a path names: an SQLite file, or a file with the address of a PostgreSQL database.
 
-Each database has a folder of this user and machine, for what lies beside a ledger: output of tasks, tokens, reports.
+Each database has a folder of this user and machine for the files beside a ledger: output of tasks, tokens, reports.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _ADDRESS = re.compile(r"postgres(ql)?://", re.IGNORECASE)
 _PASSWORDS = (re.compile(r"(?<=//)([^:/@?#]*):[^@/?#]*(?=@)"), re.compile(r"(?<=[?&])password=[^&]*&?"))
 
 _given: dict[Path, str] = {}
-"""The addresses that this process was given, by their files: a password is in no file."""
+"""The addresses that this process was given, by their files: no file contains a password."""
 
 
 def is_address(text: str) -> bool:
-    """Whether a state is the address of a database and not a path."""
+    """True if a state is the address of a database, not a path."""
     return _ADDRESS.match(text) is not None
 
 
@@ -38,7 +38,7 @@ def without_password(address: str) -> str:
 
 
 def file_of(address: str, folder: Path) -> Path:
-    """The file that stands for a database, in a folder of its own under `folder`; it is made if it is missing.
+    """The file that stands for a database, in a separate folder under `folder`; created if missing.
 
     It holds the address without a password: another process takes that from the environment or a password file.
     """
@@ -70,7 +70,7 @@ def address_of(path: Path) -> str | None:
 def open_ledger(path: Path, *, lease: float | None = None, migrate: bool = True) -> Ledger:
     """Opens the ledger; raises `LedgerUnavailable`, and `ExtraMissing` without the driver of a database.
 
-    On PostgreSQL a claim is a lease of so many seconds. With `migrate` false a schema of an older release is refused
+    On PostgreSQL a claim is a lease of `lease` seconds. If `migrate` is false, a schema of an older release is refused
     and not migrated.
     """
     address = address_of(path)
@@ -88,7 +88,7 @@ def open_ledger(path: Path, *, lease: float | None = None, migrate: bool = True)
 
 
 async def wait_for_database(path: Path, seconds: float, tell: Callable[[str], None]) -> None:
-    """Returns once the database of a ledger answers, or when the time is over; `tell` is told once that it does not."""
+    """Returns once the database of a ledger answers, or when the time is over; `tell` gets one note if it must wait."""
     address = address_of(path)
     if address is None:
         return
@@ -107,7 +107,7 @@ async def wait_for_database(path: Path, seconds: float, tell: Callable[[str], No
 
 
 def open_placement(path: Path, **settings: float) -> PostgresPlacement | None:
-    """Opens the jobs for workers beside the ledger, which is open; None for a ledger in a file, which has no workers.
+    """Opens the jobs for workers of an open ledger; None for a ledger in a file, which has no workers.
 
     `settings` are `heartbeat` and `dequeue`, in seconds.
     """

@@ -1,6 +1,6 @@
 """The port `Placement`: which worker drives a mission, and when.
 
-Correctness never rests on it: a job is a hint to look at a mission, and the lease of the ledger decides who drives.
+Correctness does not depend on it: a job is a hint to look at a mission, and the lease of the ledger decides who drives.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from pursuit.errors import advice
 
 QUEUE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 CONTROL = "worker:"
-"""Before the name of a worker: the queue of orders to it, which no mission can name."""
+"""The prefix of the queue of orders to a worker; no mission can name such a queue."""
 DRAIN = "drain"
 MACHINE = "machine:"
 FILE = "file:"
 CHECK = "check:"
 CODE = "code:"
 EVENT = "event:"
-"""What a requirement is, if it is no server: a machine, a file, a named check, code that the configuration lists, or a
-type of event that must be known."""
+"""The kinds of requirements besides servers: a machine, a file, a named check, code that the configuration lists, or a
+type of event that the worker must know.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What a worker must have: the queue, and each of these servers, files and machines."""
+    """The requirements for a worker: the queue, and each of these servers, files and machines."""
 
     queue: str = QUEUE
     things: tuple[str, ...] = ()
@@ -49,7 +50,7 @@ class Requirements:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRow:
-    """A worker as it last announced itself."""
+    """A worker, as it last announced itself."""
 
     name: str
     host: str
@@ -64,16 +65,16 @@ class WorkerRow:
     draining: bool = False
     since: float = 0.0
     seen_ago: float = 0.0
-    """Seconds since it was last heard of, by the clock of the database."""
+    """Seconds since its last announcement, by the clock of the database."""
     lease_age: float | None = None
-    """Seconds since the oldest lease of its missions was renewed; None without one."""
+    """Seconds since the oldest lease of its missions was renewed; None if it has no mission."""
     live: bool = True
 
     def lacks(self, needs: Requirements) -> list[str]:
-        """What this worker does not have of the requirements, as far as it announced it."""
+        """The requirements that this worker did not announce."""
         missing = [] if needs.queue in self.queues else [f"queue {needs.queue}"]
         has = {*self.servers, f"{MACHINE}{self.host}"}
-        unseen = (FILE, EVENT)  # the worker looks for these itself
+        unseen = (FILE, EVENT)  # the worker checks these itself
         return missing + [one for one in needs.things if one not in has and not one.startswith(unseen)]
 
 
@@ -87,7 +88,7 @@ class Health:
 
     @property
     def live(self) -> list[WorkerRow]:
-        """The workers that were heard of lately and take missions."""
+        """The workers that announced themselves recently and take missions."""
         return [one for one in self.workers if one.live and not one.draining]
 
     def why_unplaced(self, needs: Requirements) -> str | None:
@@ -113,15 +114,15 @@ def _shown(thing: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Work for a worker: a mission that has something to do, or an order to the worker."""
+    """Work for a worker: a mission that is due, or an order to the worker."""
 
     key: str
     attempts: int = 0
-    """How often it was put off because it could not be done."""
+    """How often the job was postponed because no worker could do it."""
     leaving: anyio.Event | None = None
-    """Set when the worker is to hand it back; without it that is when the worker stops."""
+    """Set when the worker must return the job; if None, it does so when it stops."""
     pauses: bool = False
-    """Whether the mission is to be paused, and not driven."""
+    """True if the mission must be paused, not driven."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,42 +138,42 @@ class Reschedule:
 
 
 class Serving(Protocol):
-    """What a worker is to the placement."""
+    """The worker, as the placement sees it."""
 
     @property
     def stopping(self) -> anyio.Event:
-        """Set when the worker takes no further jobs; `run` then waits for those that it has, and returns."""
+        """Set when the worker takes no further jobs; `run` then waits for the current ones, and returns."""
         ...
 
     def about(self) -> WorkerRow:
-        """What it announces."""
+        """The data that the worker announces."""
         ...
 
     def serves(self, needs: Requirements) -> bool:
-        """Whether it has what a job requires."""
+        """True if the worker meets the requirements of a job."""
         ...
 
     async def work(self, job: Job) -> Reschedule | None:
-        """Does a job. Returns when the same job is due again, or None if it is done."""
+        """Does a job. Returns when the job is due again, or None if it is done."""
         ...
 
 
 class Placement(Protocol):
-    """Hands jobs to workers. A job that a dead worker had is handed to another one."""
+    """Hands jobs to workers. If a worker dies, another one gets its jobs."""
 
     async def enqueue(self, key: str, needs: Requirements, *, caller: str = "", delay: float = 0.0) -> None:
         """Makes a job of this key due after `delay` seconds, unless one is due sooner.
 
-        Callers take turns: a job of one that has few comes before those of one that has many.
+        Callers take turns: a job of a caller with few jobs comes before those of a caller with many.
         """
         ...
 
     async def run(self, serving: Serving, concurrency: int) -> None:
-        """Does jobs, at most so many at once, until the worker stops; survives a restart of the database."""
+        """Does jobs, at most `concurrency` concurrently, until the worker stops; survives a restart of the database."""
         ...
 
     async def health(self) -> Health:
-        """The workers, and how many jobs there are."""
+        """The workers, and the number of jobs."""
         ...
 
     async def close(self) -> None:
@@ -181,7 +182,7 @@ class Placement(Protocol):
 
 
 class InProcessPlacement:
-    """The jobs of one process, in memory. What it has not done at its end, the next process finds in the ledger."""
+    """The jobs of one process, in memory. The next process finds unfinished ones in the ledger."""
 
     def __init__(self) -> None:
         self._due: dict[str, tuple[float, Job, Requirements]] = {}
@@ -189,7 +190,7 @@ class InProcessPlacement:
         self._changed = anyio.Event()
 
     async def enqueue(self, key: str, needs: Requirements, *, caller: str = "", delay: float = 0.0) -> None:
-        """See `Placement.enqueue`; the one worker of a process needs no turns."""
+        """See `Placement.enqueue`; with only one worker, callers need no turns."""
         self._add(Job(key=key), needs, delay)
 
     def _add(self, job: Job, needs: Requirements, delay: float) -> None:
@@ -232,13 +233,13 @@ class InProcessPlacement:
                     await self._changed.wait()
 
     async def health(self) -> Health:
-        """See `Placement.health`; nobody asks about the one worker of a process."""
+        """See `Placement.health`; nobody asks about the only worker of a process."""
         return Health(workers=(), queued=len(self._due), running=self._running)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no connection is open."""
 
 
 def as_row(about: dict[str, Any], **more: Any) -> WorkerRow:
-    """A worker from what it announced; what a newer release says beside that is left out."""
+    """A worker, read from its announcement; ignores fields of newer releases."""
     return msgspec.convert({**about, **more}, WorkerRow)

@@ -1,7 +1,8 @@
 """The ledger on PostgreSQL: one for many machines.
 
 Invariant: only well-formed requests reach the database, and each batch of them is one statement (`pursuit.commit` in
-the migrations). A batch has a number, so one whose answer was lost is settled by asking again, and is stored once.
+the migrations). Each batch has a number: if its answer is lost, it is sent again under the same number, and is stored
+once.
 """
 
 from __future__ import annotations
@@ -79,19 +80,22 @@ from pursuit.ledger.watch import StreamWakeup, Wakeups, follow
 from pursuit.ledger.writer import MAX_IN_A_BATCH, AppendRequest, refused
 
 LOOK_SECONDS = 0.25
-"""How often a process that waits looks for commits of others."""
+"""Seconds between the looks of a waiting process for commits of others."""
 _GATHER_SECONDS = 0.05
-"""Notifications within this time are one, sent and received."""
+"""Notifications within this time are combined, when sent and when received."""
 _COMPARE_SECONDS = 15.0
-"""How often the ends of the watched streams are compared, in case that a look missed a commit: a cursor is a hint."""
+"""Seconds between comparisons of the ends of the watched streams, in case a look missed a commit: a cursor is a hint.
+"""
 _STALE_SECONDS = 300.0
-"""A process that did not look for so long compares, too: `seal` removes what others have not read after ten minutes."""
+"""After so long without a look a process compares, too: after ten minutes `seal` removes rows that others have not
+read.
+"""
 _SUMMARY_SECONDS = 1.0
-"""The row of a stream is written at most so often for a summary. A status is written at once."""
+"""Minimum seconds between writes of a stream's row for a summary alone. A status is written immediately."""
 MAX_RANKED = 2_000
 _REMEMBERED = 10_000
 _TOGETHER = 1_000
-"""Blobs that are removed in one transaction, while no commit with blobs is under way."""
+"""Maximum blobs to remove in one transaction; no commit with blobs may run meanwhile."""
 
 _COMMIT = f"SELECT * FROM pursuit.commit({', '.join(['%s'] * 24)})"  # noqa: S608 - marks alone
 _COLUMNS = "id, name, kind, status, created_at, updated_at, head_seq, head_hash, summary"
@@ -103,8 +107,8 @@ _EVENTS = (
     "SELECT seq, at, type, body, hash FROM pursuit.events "
     "WHERE stream = (SELECT id FROM pursuit.streams WHERE name = %s) AND seq > %s ORDER BY seq LIMIT %s"
 )
-# What was committed after a snapshot: transactions that began later, and those that ran then. The new snapshot is that
-# of the same statement.
+# The commits after a snapshot: of transactions that began later, and of those that were open then. The new snapshot is
+# that of the same statement.
 _GROWN = """
 SELECT pg_current_snapshot()::text, pg_is_in_recovery(), array_agg(grown.name), array_agg(grown.seq) FROM (
     SELECT s.name, g.seq FROM pursuit.grown g JOIN pursuit.streams s ON s.id = g.stream
@@ -135,7 +139,7 @@ SELECT one.word, (SELECT count(*) FROM (
 ) AS counted)
 FROM (SELECT DISTINCT pursuit.stem(given) AS word FROM unnest(%s::text[]) AS given) AS one
 """
-# BM25 as FTS5 computes it, so both backends rank alike.
+# The BM25 formula of FTS5, so both backends rank alike.
 _FOUND = f"""
 WITH known AS (SELECT count(*) AS texts, coalesce(sum(length), 0)::float8 AS words FROM pursuit.texts), wanted AS (
     SELECT one.word,
@@ -177,7 +181,7 @@ class WatchedWakeups(Wakeups):
         self._entered: dict[str | None, set[StreamWakeup]] = {}
         self._closed = False
         self.wanted = asyncio.Event()
-        """Set while there is a wakeup."""
+        """Set while there is a waiter."""
 
     @property
     def streams(self) -> list[str]:
@@ -249,7 +253,7 @@ class _Queued:
 
 @dataclass(slots=True)
 class _Told:
-    """What the row of a stream was told by this process: when, and the summary that waits, with its event."""
+    """What this process wrote to the row of a stream: the time, and the waiting summary with its event."""
 
     at: float
     status: str | None
@@ -257,10 +261,10 @@ class _Told:
 
 
 class PostgresWriter:
-    """Group commit: what is queued while a batch is under way is the next batch.
+    """Group commit: the requests that arrive while a batch is committed form the next batch.
 
-    A summary that comes within a second of the one before waits: a commit must not update the row of its stream each
-    time, or a long snapshot elsewhere (`verify`, a dump) slows all commits down.
+    A summary within a second of the last one waits. Updating a stream's row at each commit would let a long snapshot
+    elsewhere (`verify`, a dump) slow all commits.
     """
 
     def __init__(
@@ -293,11 +297,11 @@ class PostgresWriter:
 
     @property
     def backend(self) -> int | None:
-        """The server's process that stores for this writer."""
+        """The server's process for this writer."""
         return self._link.backend
 
     async def append(self, request: AppendRequest) -> Head:
-        """Stores one request together with all that are queued; one that is cancelled before its commit is left out."""
+        """Stores a request in one batch with all queued ones; leaves it out if it is cancelled before its commit."""
         await anyio.lowlevel.checkpoint_if_cancelled()
         if self._closed:
             raise LedgerUnavailable(f"the ledger {shown(self._address)} is closed; open it again")
@@ -325,18 +329,18 @@ class PostgresWriter:
             self._working = asyncio.create_task(self._work())
 
     def summary(self, stream: str) -> tuple[str, int] | None:
-        """The summary that waits to be written, and its event."""
+        """The summary that waits for its write, and its event."""
         told = self._told.get(stream)
         if told is None or told.waiting is None or told.waiting[0].summary is None:
             return None
         return told.waiting[0].summary, told.waiting[1]
 
     async def landed(self) -> None:
-        """Returns when the batch that is under way now has its outcome."""
+        """Returns when the current batch has its outcomes."""
         await self._landed.wait()
 
     async def close(self) -> None:
-        """Refuses new appends, and returns when the queued ones have their outcome."""
+        """Refuses new appends, and returns when the queued ones have their outcomes."""
         self._closed = True
         if self._working is not None:
             await asyncio.wait([self._working])
@@ -349,7 +353,7 @@ class PostgresWriter:
         await self._link.close()
 
     async def _work(self) -> None:
-        # One turn of the loop: the tasks that are ready to append now join the batch.
+        # One pass of the event loop: tasks that are ready to append now join the batch.
         await asyncio.sleep(0)
         while self._queue:
             batch: list[_Queued] = []
@@ -360,7 +364,7 @@ class PostgresWriter:
                     batch.append(queued)
             if batch:
                 self._landed.clear()
-                # All processes lock streams in one order, so no two of them wait for each other.
+                # All processes lock streams in the same order, which excludes deadlocks.
                 batch.sort(key=lambda queued: queued.request.stream)
                 try:
                     await self._store(batch)
@@ -377,7 +381,7 @@ class PostgresWriter:
         self._working = None
 
     async def _store(self, batch: Sequence[_Queued]) -> None:
-        """Stores a batch; each request has its outcome afterwards."""
+        """Stores a batch and sets the outcome of each request."""
         self._batch += 1
         requests = [queued.request for queued in batch]
         late = [self._comes_too_soon(queued) for queued in batch]
@@ -391,7 +395,7 @@ class PostgresWriter:
                 break
             except psycopg.Error as error:
                 if is_lost(error):
-                    # With the same number again: if the lost statement was stored, the answer is its outcome.
+                    # The same number: if the lost statement was stored, its outcome is returned.
                     doubtful = doubtful or sent is not None
                     if time.monotonic() < until:
                         await asyncio.sleep(RETRY_SECONDS)
@@ -399,7 +403,7 @@ class PostgresWriter:
                     return _all_fail(batch, self._unknown(error) if doubtful else unavailable(self._address, error))
                 if len(requests) == 1:
                     return _all_fail(batch, unavailable(self._address, error))
-                # One by one, so a value that the database refuses fails its own append and no other.
+                # One by one: a value that the database refuses fails only its own append.
                 for queued in batch:
                     await self._store([queued])
                 return None
@@ -416,14 +420,14 @@ class PostgresWriter:
         return None
 
     def _comes_too_soon(self, queued: _Queued) -> bool:
-        """Whether the row was told a summary within the last second, and the status stays."""
+        """True if the row got a summary within the last second, and the status stays."""
         request = queued.request
         told = self._told.get(request.stream)
         soon = told is not None and request.status in (None, told.status)
         return soon and queued.mark is None and bool(told) and time.monotonic() < told.at + _SUMMARY_SECONDS
 
     def _note(self, request: AppendRequest, mark: int | None, *, waits: bool) -> None:
-        """Remembers what the row was told, or what it is to be told later."""
+        """Remembers what was written to the row, and what is still to be written."""
         told = self._told.get(request.stream)
         if told is not None and told.waiting is not None and told.waiting[1] == mark:
             told.waiting = None if not isinstance(request.outcome, LedgerUnavailable) else told.waiting
@@ -446,7 +450,7 @@ class PostgresWriter:
         self._telling = None
 
     def _tell(self, now: float) -> None:
-        """Queues the summaries whose time has come, and forgets streams that are quiet."""
+        """Queues the summaries that are due, and drops the entries of quiet streams."""
         for told in self._told.values():
             if told.waiting is not None and now >= told.at + _SUMMARY_SECONDS:
                 request, mark = told.waiting
@@ -456,7 +460,7 @@ class PostgresWriter:
             self._told = {name: told for name, told in self._told.items() if told.waiting is not None}
 
     async def _notify(self) -> None:
-        """Wakes other processes for what a person or a client did, in a transaction that writes nothing."""
+        """Notifies other processes of an event by a person or a client, in a transaction that writes nothing."""
         await asyncio.sleep(self._notified + _GATHER_SECONDS - time.monotonic())
         self._notified = time.monotonic()
         with suppress(psycopg.Error):
@@ -475,7 +479,7 @@ def _all_fail(batch: Sequence[_Queued], error: PursuitError) -> None:
 
 
 def _columns(batch: Sequence[_Queued], late: Sequence[bool]) -> tuple[Array, ...]:
-    """The requests as the arrays that `pursuit.commit` takes after the holder; a summary that is `late` is left out."""
+    """The requests as the arrays for `pursuit.commit`, after the holder; a `late` summary is left out."""
     requests = [queued.request for queued in batch]
     blobs = [(i, digest, body) for i, one in enumerate(requests, 1) for digest, body in one.blobs]
     words = [
@@ -510,7 +514,7 @@ def _columns(batch: Sequence[_Queued], late: Sequence[bool]) -> tuple[Array, ...
 
 
 def index_words(text: str) -> Iterable[str]:
-    """The words of a text in lower case and without accents, as the index has them before they are stemmed."""
+    """The words of a text in lower case and without accents, as in the index before stemming."""
     return (found.group()[:MAX_WORD] for found in WORD.finditer(_plain(text)))
 
 
@@ -522,14 +526,14 @@ def _plain(text: str) -> str:
 
 
 class _Snapshot:
-    """A connection of psycopg as the checks of `verify` use an SQLite one."""
+    """A connection of psycopg with the interface of SQLite, for the checks of `verify`."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
         self._cursors: list[psycopg.ServerCursor[Any]] = []
 
     def execute(self, query: str, values: Sequence[Any] = (), /) -> Any:
-        """Runs a query. One without values reads a whole table: it comes from the server in parts."""
+        """Runs a query. A query without values reads a whole table, in parts."""
         if values:
             return self._connection.execute(cast("LiteralString", query.replace("?", "%s")), values)
         cursor = self._connection.cursor(f"verify_{len(self._cursors)}")
@@ -549,7 +553,7 @@ class _Snapshot:
 
 @contextmanager
 def snapshot(address: str) -> Generator[_Snapshot]:
-    """One moment of the ledger, on a connection of its own; it blocks the thread."""
+    """One snapshot of the ledger, on a separate connection; it blocks the thread."""
     try:
         with psycopg.connect(connection_settings(address)) as connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
@@ -582,7 +586,7 @@ class PostgresLedger:
         )
         self._seen: str = seen
         self._looked = self._compared = time.monotonic()
-        """The snapshot of the last look, and when that and the last comparison were."""
+        """The snapshot of the last look, and the times of that look and of the last comparison."""
         self._watching: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -596,16 +600,16 @@ class PostgresLedger:
         lease: float = LEASE_SECONDS,
         migrate: bool = True,
     ) -> PostgresLedger:
-        """Opens the ledger of a database, and makes or migrates its schema unless `migrate` is false.
+        """Opens the ledger of a database; creates or migrates its schema unless `migrate` is false.
 
-        A lost connection is opened again for `patience` seconds. A claim is a lease of `lease` seconds. Raises
+        A lost connection is reopened for up to `patience` seconds. A claim is a lease of `lease` seconds. Raises
         `LedgerTooNew` for a schema of a newer release and `LedgerUnavailable` for a server that cannot be reached.
         """
         return cls(address, prepare(address, migrate=migrate), clock, patience, lease)
 
     @property
     def pooled(self) -> bool:
-        """Whether a pooler stands before the database: then commits of others are found by looking alone."""
+        """True if a pooler is between us and the database: then only looking finds commits of others."""
         return self._reader.pooled or self._listener.pooled
 
     async def append(
@@ -636,7 +640,7 @@ class PostgresLedger:
         return self._as_told(rows[0]) if rows else None
 
     def _as_told(self, row: Any) -> StreamRow:
-        """A row with the summary that this process gave last."""
+        """The row, with the last summary that this process wrote."""
         waiting = self._writer.summary(row[1])
         summary, seq = (row[8], row[9]) if waiting is None or waiting[1] < row[9] else waiting
         return replace(stream_row((*row[:8], summary)), summary_seq=seq)
@@ -717,7 +721,7 @@ class PostgresLedger:
         try:
             return await anyio.to_thread.run_sync(self._verify, roots, folds, begun, abandon_on_cancel=True)
         finally:
-            for one in begun:  # the thread of a check that was cancelled ends, too
+            for one in begun:  # the thread of a cancelled check ends, too
                 one.cut_off()
 
     def _verify(self, expect: Sequence[str], folds: Folds | None, begun: list[_Snapshot]) -> Verification:
@@ -736,7 +740,7 @@ class PostgresLedger:
         await self._forget_blobs()
 
     async def _forget_blobs(self) -> None:
-        """Removes the blobs of forgotten streams, also of one whose process died before it had."""
+        """Removes the blobs of forgotten streams, even if the process that forgot them died before it could."""
         while any(row[0] for row in await self._all(_FORGET_BLOBS, (_TOGETHER,))):
             pass
 
@@ -804,13 +808,13 @@ class PostgresLedger:
         rows = await self._listener.ask(_GROWN, (self._seen, self._seen, TOO_MANY + 1))
         seen: str = rows[0][0]
         _, is_standby, names, seqs = rows[0]
-        # A commit of our own that is among the rows may not have come back yet.
+        # A commit of our own may be among the rows before its answer has arrived.
         await self._writer.landed()
         if not is_standby:
             self._wakeups.grew(zip(names or (), seqs or (), strict=True))
         if len(names or ()) > TOO_MANY:
             self._wakeups.wake_all()
-        # Transaction ids that go back are those of another server, which lacks the last commits of this one.
+        # If transaction ids decrease, this is another server, which lacks the last commits of the old one.
         compare = compare or is_standby or int(seen.split(":")[1]) < int(self._seen.split(":")[1])
         self._seen, self._looked = self._seen if is_standby else seen, now
         if compare:

@@ -1,7 +1,7 @@
-"""Connections to a ledger on PostgreSQL, and its schema: made, migrated, or refused if it is newer.
+"""Connections to a ledger on PostgreSQL, and its schema: creates and migrates it, or refuses a newer one.
 
-Invariant: no transaction stays open across a round trip of a connection that writes, so a client that is stopped holds
-no lock. What a connection asks is bounded in time: a server that swallows it counts as lost.
+Invariant: a connection that writes keeps no transaction open across a round trip, so a stopped client holds no lock.
+Each request has a time limit: a server that does not answer in time counts as lost.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ from psycopg.pq import Format
 from pursuit.errors import InvalidArgument, LedgerTooNew, LedgerUnavailable, advice
 
 _LOST = ("08", "57P", "53300", "25006", "40")
-"""Codes that a new connection or a new try may not meet: connection, shutdown, too many, a standby, a collision."""
+"""Error codes after which a new connection or another try may succeed: connection, shutdown, too many, a standby, a
+collision.
+"""
 _STANDBY = "25006"
 
 LOCK: Final = int.from_bytes(b"PURSUIT1", "big") >> 1
-"""The advisory lock under which one process at a time migrates a schema."""
+"""The advisory lock for migrating a schema, which only one process at a time may do."""
 
 _CONNECT_SECONDS = 10
 _CONNECT_SECONDS_OF_SEVERAL = 2
-"""For each of several hosts: one that is gone without a word must leave time for the next."""
+"""Seconds for each of several hosts: a host that does not answer must leave time for the next."""
 RETRY_SECONDS = 0.1
 _SESSION = (
     "SELECT set_config('idle_in_transaction_session_timeout', '10s', false), "
@@ -43,7 +45,7 @@ _SESSION = (
 )
 
 SETTLE: Final = "SELECT pursuit.seal(true) WHERE NOT pg_is_in_recovery() AND pursuit.is_restored()"
-"""Seals a database in full whose transaction ids began again, so that nothing is compared with old ones."""
+"""Seals a whole database whose transaction ids have restarted, so that nothing is compared with old ids."""
 _ROLES = (
     "SELECT DISTINCT g.grantee::regrole::name FROM pg_namespace n, aclexplode(n.nspacl) g "
     "WHERE n.nspname = 'pursuit' AND g.grantee NOT IN (0, n.nspowner)"
@@ -62,7 +64,7 @@ def shown(address: str) -> str:
 
 
 def connection_settings(address: str) -> str:
-    """The address as libpq takes it, with limits on how long a dead connection goes unnoticed."""
+    """The address for libpq, with limits on the time until a dead connection is noticed."""
     try:
         given = conninfo_to_dict(address)
     except psycopg.ProgrammingError as error:
@@ -83,7 +85,7 @@ def connection_settings(address: str) -> str:
 
 
 def unavailable(address: str, error: BaseException) -> LedgerUnavailable:
-    """An error of the database, with the address that it is about; the SQL that failed is not shown."""
+    """An error of the database, with its address; the SQL that failed is not shown."""
     said = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     reason = " ".join((said or str(error)).split()) or type(error).__name__
     if isinstance(error, psycopg.errors.DiskFull):
@@ -94,7 +96,7 @@ def unavailable(address: str, error: BaseException) -> LedgerUnavailable:
 
 
 def is_lost(error: psycopg.Error) -> bool:
-    """Whether the connection is gone or the server goes; an error of the statement alone leaves it as it is."""
+    """True if the connection is lost or the server shuts down; an error of the statement alone is not a loss."""
     if error.sqlstate is not None:
         return error.sqlstate.startswith(_LOST)
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
@@ -104,7 +106,7 @@ _NOT_YET = ("starting up", "shutting down", "recovery", "not yet accepting", "to
 
 
 def is_down(address: str) -> str | None:
-    """Why a database cannot be reached now; None if it answers, also if it refuses for good."""
+    """Why a database cannot be reached now; None if it answers, even with a permanent refusal."""
     try:
         psycopg.connect(connection_settings(address)).close()
     except psycopg.OperationalError as error:
@@ -115,9 +117,10 @@ def is_down(address: str) -> str | None:
 
 
 def prepare(address: str, *, migrate: bool = True) -> str:
-    """Brings the schema to the version of this release, seals a database that was restored, and returns a snapshot.
+    """Migrates the schema to the version of this release, seals a restored database, and returns a snapshot.
 
-    Raises `LedgerTooNew` for a schema of a newer release. With `migrate` false an older one is `LedgerUnavailable`.
+    Raises `LedgerTooNew` for a schema of a newer release. If `migrate` is false, raises `LedgerUnavailable` for an
+    older one.
     """
     try:
         with psycopg.connect(connection_settings(address), autocommit=True) as connection:
@@ -149,7 +152,7 @@ def prepare(address: str, *, migrate: bool = True) -> str:
 
 
 def migrate_up(address: str, role: str | None = None) -> tuple[int, int]:
-    """Brings the schema up to date; returns the versions before and after. `role` may then run Pursuit, and no more."""
+    """Migrates the schema; returns the versions before and after. `role` gets only the rights to run Pursuit."""
     try:
         with psycopg.connect(connection_settings(address), autocommit=True) as connection:
             before = _version(connection, address)
@@ -180,7 +183,7 @@ def _version(connection: psycopg.Connection[Any], address: str) -> int:
 
 
 def _has_table(connection: psycopg.Connection[Any], name: str) -> bool:
-    # A scan, since `to_regclass` may answer from a cache that another process's migration has outdated.
+    # A scan, because `to_regclass` may answer from a cache that another process's migration has outdated.
     query = "SELECT 1 FROM pg_tables WHERE schemaname = 'pursuit' AND tablename = %s"
     return connection.execute(query, (name,)).fetchone() is not None
 
@@ -190,7 +193,7 @@ def _migrate(connection: psycopg.Connection[Any], address: str) -> None:
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
         found = _version(connection, address)
         if found == max(_migrations()):
-            return  # another process has migrated it since
+            return  # another process has migrated it meanwhile
         if not found:
             connection.execute("CREATE SCHEMA IF NOT EXISTS pursuit")
             connection.execute("CREATE TABLE pursuit.version (number integer PRIMARY KEY)")
@@ -215,11 +218,11 @@ _NULL = _LENGTH.pack(-1)
 
 
 class Array(bytes):
-    """A one-dimensional array in PostgreSQL's binary format; psycopg's own way costs a commit 80 µs."""
+    """A one-dimensional array in PostgreSQL's binary format; psycopg's own conversion costs 80 µs per commit."""
 
     @classmethod
     def of(cls, element: int, values: Sequence[bytes | None]) -> Self:
-        """Packs the values, which have the type with this number."""
+        """Packs the values; the number is the type's."""
         if not values:
             return cls(_EMPTY.pack(0, 0, element))
         parts = [_HEADER.pack(1, None in values, element, len(values), 1)]
@@ -272,13 +275,13 @@ class _NumbersDumper(_ArrayDumper):
 
 
 def register_arrays(adapters: AdaptersMap) -> None:
-    """Lets a connection take arrays as they are packed."""
+    """Lets a connection send arrays as they are packed."""
     for kind, dumper in ((Texts, _TextsDumper), (Bodies, _BodiesDumper), (Numbers, _NumbersDumper)):
         adapters.register_dumper(kind, dumper)
 
 
 class Link:
-    """One connection, opened when it is first needed and again after it was lost; one statement at a time."""
+    """One connection, opened when first needed and reopened after a loss; it runs one statement at a time."""
 
     def __init__(self, address: str, patience: float) -> None:
         self._address = address
@@ -287,12 +290,12 @@ class Link:
         self._turn = asyncio.Lock()
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self.backend: int | None = None
-        """The process of the server behind the connection: the sender of its notifications."""
+        """The process id of the server behind the connection: the sender of its notifications."""
         self.pooled = False
-        """Whether a pooler answers, which gives each transaction another session: notifications do not arrive."""
+        """True if a pooler answers: it gives each transaction another session, so notifications do not arrive."""
 
     async def ask(self, query: str, values: Sequence[Any] = (), *, within: float | None = None) -> list[Any]:
-        """The rows that a statement returns; raises one of `Lost` if the connection is gone."""
+        """The rows that a statement returns; raises one of `Lost` if the connection is lost."""
         async with self._turn:
             within = within or self._patience
             connection = await self.connected(within)
@@ -303,8 +306,8 @@ class Link:
                 # Not `description`, which makes an object for each column.
                 return await cursor.fetchall() if cursor.rownumber is not None else []
             except BaseException as error:
-                # A statement that was cancelled, or failed without a word of the server, may still be under way: the
-                # next one on the same connection would fail for ever.
+                # A statement that was cancelled, or failed without an answer of the server, may still be running: the
+                # next statement on the same connection would always fail.
                 answered = isinstance(error, psycopg.Error) and error.sqlstate not in (None, _STANDBY)
                 if connection.closed or connection.broken or not answered:
                     await self._drop()
@@ -313,9 +316,10 @@ class Link:
                 cut.cancel()
 
     async def read(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
-        """The same for a statement that may be sent twice, over new connections while there is time."""
+        """The same for a statement that may be sent twice: uses new connections while there is time."""
         await anyio.lowlevel.checkpoint_if_cancelled()
-        # Shielded: psycopg answers a cancellation with a request to the server, which a second one would break off.
+        # Shielded: psycopg answers a cancellation with a request to the server, which a second cancellation would
+        # interrupt.
         with anyio.CancelScope(shield=True):
             return await self._read(query, values)
         raise AssertionError("nothing cancels this scope")
@@ -334,7 +338,7 @@ class Link:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def connected(self, within: float | None = None) -> psycopg.AsyncConnection[Any]:
-        """The connection; without a turn, for its only user."""
+        """The connection, without waiting for a turn: for its only user."""
         if self._connection is not None and not self._connection.closed:
             return self._connection
         within = within or self._patience
@@ -353,7 +357,7 @@ class Link:
             cut.cancel()
         register_arrays(connection.adapters)
         self.backend = None if row is None else row[2]
-        # A pooler shows a number of its own in the place of the server's.
+        # A pooler shows its own number instead of the server's.
         self.pooled = self.backend != connection.pgconn.backend_pid
         if self.pooled:
             connection.prepare_threshold = None
@@ -366,12 +370,12 @@ class Link:
             await connection.close()
 
     async def close(self) -> None:
-        """Closes the connection when its statement is done."""
+        """Closes the connection after its statement."""
         async with self._turn:
             await self._drop()
 
 
 def cut_off(connection: psycopg.AsyncConnection[Any] | psycopg.Connection[Any]) -> None:
-    """Ends a connection whose server does not answer: whoever waits for it gets an error at once."""
+    """Aborts a connection whose server does not answer: every waiter gets an error immediately."""
     with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.pgconn.socket)) as end:
         end.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,7 @@
 """`Placement` over the table of jobs in the ledger's database.
 
-Invariant: a job is taken under the lock of its stream, by a worker that renews it until it is finished. One that is not
-renewed goes to another worker, once the lease of its stream has run out, too.
+Invariant: a worker takes a job under the lock of its stream, and renews it until it is finished. A job that is not
+renewed goes to another worker, once the lease of its stream has expired, too.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from pursuit.ledger.schema import PATIENCE_SECONDS
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 8.0
-"""A worker that was silent for so long has lost its jobs."""
+"""Seconds of silence after which a worker has lost its jobs."""
 DEQUEUE_SECONDS = 1.0
 _LAST_RETRY = 5.0
 _ANNOUNCED_EVERY = 1 / 3
-"""How often a worker announces itself and renews its jobs, in heartbeats."""
+"""The period, in heartbeats, in which a worker announces itself and renews its jobs."""
 
 _DUE = (
     "SELECT DISTINCT needs FROM pursuit.jobs "
@@ -53,7 +53,7 @@ FROM pursuit.workers w ORDER BY w.seen DESC
 
 
 class PostgresPlacement:
-    """`placement.Placement` over the database of the ledger, whose schema the ledger has made."""
+    """`placement.Placement` over the database of the ledger, in the ledger's schema."""
 
     def __init__(self, address: str, *, heartbeat: float = HEARTBEAT_SECONDS, dequeue: float = DEQUEUE_SECONDS) -> None:
         self._address = address
@@ -83,7 +83,7 @@ class PostgresPlacement:
             try:
                 connection = await self._listening.connected()
                 if self._listening.pooled:
-                    return  # notifications do not arrive; jobs are looked for anyway
+                    return  # notifications do not arrive; the worker also looks for jobs regularly
                 await connection.execute("LISTEN pursuit_jobs")
                 async for _ in connection.notifies():
                     worker.stirred.set()
@@ -110,7 +110,7 @@ class PostgresPlacement:
 
 
 class TakenJobs:
-    """The jobs that one worker does now."""
+    """The current jobs of one worker."""
 
     def __init__(self, link: Link, serving: Serving, concurrency: int, heartbeat: float) -> None:
         self._link = link
@@ -122,7 +122,7 @@ class TakenJobs:
         self._running: dict[str, str] = {}
         """The callers of the jobs, by their keys."""
         self.stirred = asyncio.Event()
-        """Set when there may be a job, or a place for one."""
+        """Set when there may be a job, or a free slot."""
 
     async def take_all(self, jobs: TaskGroup, poll: float) -> None:
         """Takes jobs until the worker stops; survives a restart of the database."""
@@ -149,16 +149,16 @@ class TakenJobs:
                 wait = min(2 * wait, _LAST_RETRY)
 
     def _served(self, rows: Sequence[Sequence[Any]]) -> list[str]:
-        """Those of the requirements of due jobs that this worker serves."""
+        """The requirements of due jobs that this worker meets."""
         served: list[str] = []
         for (needs,) in rows:
-            with suppress(ValueError, TypeError):  # a newer release has another form
+            with suppress(ValueError, TypeError):  # a newer release uses another form
                 if needs == self._order or self._serving.serves(Requirements.of(needs)):
                     served.append(needs)
         return served
 
     async def _take(self, served: list[str]) -> list[Any]:
-        # An order needs no place; one caller leaves a place to others.
+        # An order needs no slot; each caller leaves one slot to others.
         places = Counter(self._running.values())
         if sum(places.values()) >= self._concurrency:
             served = [needs for needs in served if needs == self._order]
@@ -168,7 +168,7 @@ class TakenJobs:
         return await self._link.ask(query, values) if served else []
 
     async def _work(self, job: Job, needs: Requirements) -> None:
-        """Does a job, and says so; where the database cannot be told, another worker takes it after a while."""
+        """Does a job and reports it; if the database cannot be reached, another worker takes the job later."""
         again: Reschedule | None
         try:
             again = await self._serving.work(job)
@@ -192,7 +192,7 @@ class TakenJobs:
 
     @contextmanager
     def doing(self, key: str) -> Generator[None]:
-        """Lists a job that another placement has handed to this worker."""
+        """Adds a job that another placement has handed to this worker."""
         self._running[key] = ""
         try:
             yield
@@ -200,19 +200,19 @@ class TakenJobs:
             del self._running[key]
 
     async def leave(self) -> None:
-        """The worker is gone."""
+        """Removes the worker."""
         with suppress(psycopg.Error):
             await self._link.ask("SELECT pursuit.leave(%s)", (self._serving.about().name,))
 
     async def hear_stop(self) -> None:
-        """Ends the wait for jobs when the worker stops, and says that it does."""
+        """Ends the wait for jobs when the worker stops, and announces that."""
         await self._serving.stopping.wait()
         self.stirred.set()
         with suppress(psycopg.Error):
             await self.announce()
 
     async def keep(self) -> None:
-        """Announces the worker, and so renews its jobs, until it ends."""
+        """Announces the worker, and so renews its jobs, until the worker ends."""
         while True:
             try:
                 await self.announce()

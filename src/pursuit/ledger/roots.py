@@ -1,8 +1,8 @@
-"""Roots: each is one hash over the root before it and the heads of the streams that have grown since.
+"""Roots: each is one hash over the previous root and the heads of the streams that have grown since.
 
-Invariant: a root never changes, so one that was written down stays checkable while the ledger grows, and when an ended
-stream is forgotten. A release before this one numbered all events, and its roots are hashes over all heads: they are
-checked by the positions that it gave.
+Invariant: a root never changes, so a noted root stays checkable while the ledger grows, and after an ended stream is
+forgotten. An earlier release numbered all events, and its roots are hashes over all heads: they are checked by the
+positions that it stored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HEAD_HASH = (
     "coalesce((SELECT hash FROM events WHERE events.stream = {0}.stream AND events.seq = {0}.seq), "
     "(SELECT hash FROM tombstones WHERE tombstones.stream = {0}.stream AND tombstones.seq = {0}.seq))"
 )
-# Before the first root the tombstones of an older release are new, too.
+# Before the first root, the tombstones of an older release count as new.
 _GROWN = (
     "SELECT stream, max(seq) AS seq FROM (SELECT stream, seq FROM events WHERE position > ?1 "
     "UNION ALL SELECT stream, seq FROM tombstones WHERE ?1 = 0) GROUP BY stream"
@@ -52,7 +52,7 @@ _HEADS_THEN = (
 
 
 class LedgerRoot(NamedTuple):
-    """One root: its number, how many events there were ever until then, and the hash."""
+    """One root: its number, the number of events ever stored until then, and the hash."""
 
     number: int = 0
     events: int = 0
@@ -62,7 +62,7 @@ class LedgerRoot(NamedTuple):
         return f"{self.events}:{self.hash.hex()}"
 
     def next(self, heads: Iterable[tuple[str, int, bytes]], events: int) -> LedgerRoot:
-        """The root over this one and the new heads of so many more events, in the order of the names."""
+        """The root over this one and the new heads, ordered by name, after `more` further events."""
         total = sha256(_TAG + self.hash + _FRAME.pack(self.number + 1, self.events + events))
         for name, seq, hash_ in heads:
             total.update(struct.pack(">I", len(name)) + name.encode() + struct.pack(">Q", seq) + hash_)
@@ -95,19 +95,19 @@ def _is_root(row: Any) -> bool:
 
 
 def last_position(connection: sqlite3.Connection) -> int:
-    """The position of the newest event that was ever stored in a file."""
+    """The position of the newest event ever stored in a file."""
     row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
     return row[0] if row is not None and isinstance(row[0], int) else 0
 
 
 def sealed_position(connection: sqlite3.Connection) -> int:
-    """Up to which position of a file all events are sealed."""
+    """The position of a file up to which all events are sealed."""
     row = connection.execute("SELECT position FROM roots ORDER BY number DESC LIMIT 1").fetchone()
     return row[0] if row is not None and isinstance(row[0], int) else 0
 
 
 def seal(connection: sqlite3.Connection, now: float, alone: int | None = None) -> None:
-    """Makes the next root of a file if something grew, or if one stream did, within the caller's transaction."""
+    """Makes the next root of a file if a stream (or one given stream) has grown, within the caller's transaction."""
     last, position = last_root(connection), sealed_position(connection)
     if alone is None:
         grown, values, position = _GROWN, (position,), last_position(connection)
@@ -125,7 +125,7 @@ def seal(connection: sqlite3.Connection, now: float, alone: int | None = None) -
 
 
 def check_roots(connection: SqlConnection) -> Generator[str, None, LedgerRoot]:
-    """What is wrong with the roots and with what they stand for; returns the last one."""
+    """The faults of the roots and of the events that they cover; returns the last root."""
     groups = _sealed_heads(connection)
     group = next(groups, None)
     counted: dict[int, int] = {}
@@ -158,7 +158,7 @@ def _sealed_heads(connection: SqlConnection) -> Iterator[tuple[int, list[tuple[A
 
 
 def check_expected(connection: SqlConnection, expected: str) -> Iterator[str]:
-    """What is wrong if the ledger no longer contains everything for which a root or a head stands."""
+    """The fault if the ledger no longer contains everything that a root or a head covers."""
     if match := _HEAD.fullmatch(expected.strip()):
         found = (
             f"SELECT {_HEAD_HASH.format('wanted')} FROM "  # noqa: S608 - the part stands above
