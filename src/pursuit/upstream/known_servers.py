@@ -74,7 +74,7 @@ def recognised(config: ServerConfig) -> KnownServer | None:
 
 
 def _is_installed(config: ServerConfig, program: PurePosixPath) -> bool:
-    """Whether a path leads into the programs of our own environment or of the configuration's `node_modules`."""
+    """True if a path leads into the programs of our own environment or of the configuration's `node_modules`."""
     if ".." in program.parts:
         return False
     place = PurePosixPath(config.base or "") / program.parent

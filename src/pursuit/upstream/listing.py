@@ -1,6 +1,6 @@
 """Reads the entries of `tools/list` as `Tool` values.
 
-One odd entry costs that entry, with a reason, and never the listing. `definition` is upstream's JSON, unchanged.
+An unusable entry is left out with a reason; the others are listed. `definition` is the server's JSON, unchanged.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pursuit.upstream.tasks import Generation, task_support
 
 
 class ToolTraits(Protocol):
-    """Says what a tool of a configured server may do. `pursuit.testing.check_tool_traits` checks an implementation."""
+    """Determines what a server's tool may do. `pursuit.testing.check_tool_traits` checks an implementation."""
 
     def of(self, server: ServerConfig, definition: Mapping[str, Any]) -> Traits:
         """The traits of a tool, from its entry in `tools/list`; the operator's settings (`server.tools`) come first.
 
-        It is asked again for each listing. A server that a mission file brings is never asked about: its name and its
-        command line are the file's own.
+        It is called for each listing, but not for a server of a mission file: the file chose that server's name and
+        command line.
         """
         ...
 
@@ -51,7 +51,7 @@ KNOWN_TRAITS = KnownTraits()
 
 
 def is_offered(config: ServerConfig, tool: str) -> bool:
-    """Whether the operator enables this tool: on the list of enabled ones, if any, and not disabled."""
+    """True if the operator enables this tool: it is on the list of enabled tools, if there is one, and not disabled."""
     enabled, disabled = config.enabled_tools, config.disabled_tools
     if enabled is not None and not any(fnmatchcase(tool, pattern) for pattern in enabled):
         return False
@@ -111,7 +111,7 @@ def _read_entry(
 
 
 def _is_long(config: ServerConfig, name: str, definition: Mapping[str, Any], tasks: Generation | None) -> bool:
-    """Whether calls of a tool are tasks: as the operator says, or else if the server makes tasks of them."""
+    """True if calls of a tool are tasks: as the operator configured, or else if the server makes tasks of them."""
     said = config.tools[name].long if name in config.tools else None
     if said is not None:
         return said

@@ -1,7 +1,7 @@
 """Compares each list of a server with the definitions that are pinned in the ledger.
 
-Trust on first use: the first list is pinned silently. After that a tool that needs a grant, before or after, counts as
-changed until the operator accepts it; any other one changes with a notice.
+Trust on first use: the first list is pinned silently. After that, a changed tool that needs a grant, before or after
+the change, waits until the operator accepts it; any other tool changes with a notice.
 
 Invariant: a digest is computed when a tool is listed. The ledger is read for a list and for a call of a changed tool,
 never for a call of an unchanged one.
@@ -39,9 +39,11 @@ from pursuit.upstream.listing import KNOWN_TRAITS, ToolTraits, read_listing
 
 MAX_DEFINITION = 64 << 10
 MAX_BYTES = 4 << 20
-"""Of one event: what is longer is pinned by its digest alone, and its changes are not shown in full."""
+"""Maximum bytes of a definition in an event: of a longer one only the digest is pinned, and its changes are not shown
+in full.
+"""
 MAX_CHANGES = 200
-"""Recorded for one server: one that changes with every list must not fill the ledger."""
+"""Maximum bytes of events for one server, whose list may change each time it is read."""
 FIRST_USE = "first use"
 
 _log = logging.getLogger(__name__)
@@ -61,9 +63,9 @@ class Pins:
     async def check(
         self, config: ServerConfig, tools: Sequence[Tool], *, view: str = ""
     ) -> tuple[list[Tool], list[str]]:
-        """The tools, each changed one with the changes of its server; and a notice for each that needs no grant.
+        """The tools, a changed one with the changes of its server; and a notice for each change that needs no grant.
 
-        `view` names what a server shows only to clients with more capabilities: that is pinned apart.
+        `view` names the client capabilities for which a server shows further tools: these are pinned separately.
         """
         if config.pin == "off" or not config.operators:
             return list(tools), []
@@ -96,7 +98,7 @@ class Pins:
         return [replace(tool, changes=changes) if tool.name in names else tool for tool in tools], notices
 
     async def look_again(self, tool: Tool) -> Tool:
-        """A changed tool as it is now: the operator may have accepted it, in any process."""
+        """A changed tool in its current state: the operator may have accepted it, in any process."""
         changes = tool.changes
         if changes is None:
             return tool
@@ -109,7 +111,7 @@ class Pins:
         await accept(self._ledger, changes.what, at=self._now(), by=by)
 
     def _needs_no_grant(self, config: ServerConfig, pinned: Mapping[str, str], tool: Tool) -> bool:
-        """Whether a tool only reads, before and after; of an added one there is no before."""
+        """True if a tool only reads, before and after the change; an added tool has no state before."""
         if not tool.traits.read_only:
             return False
         if tool.name not in pinned:
@@ -158,7 +160,7 @@ class Pins:
         return kept
 
     async def _append(self, key: tuple[str, str], event: AnyPinEvent) -> None:
-        """Stores an event; where that cannot be done it holds for this process."""
+        """Stores an event; if that fails, it counts only in this process."""
         if self._state.changed.get(key, 0) >= MAX_CHANGES:
             self._state.apply(event)
             return
@@ -188,6 +190,6 @@ async def accept(ledger: Ledger, what: Mapping[str, Any], *, at: float, by: str)
 
 
 def unlisted(config: ServerConfig, tool: str) -> Changes:
-    """The change of a tool that its server does not list: no rule can have allowed what no one has seen."""
+    """The change of a tool that its server does not list: no rule can have allowed a tool that nobody has seen."""
     text = f"{printable(tool)} is not listed"
     return Changes(server=config.name, folder="", tools={tool: ""}, text=text, denies=config.pin == "deny")

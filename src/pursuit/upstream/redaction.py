@@ -22,9 +22,9 @@ _NOTIFICATION_TEXTS = {"notifications/progress": "message", "notifications/messa
 
 
 class StderrTail:
-    """The last lines of a server's stderr as text, and the secrets that no text may show.
+    """The last lines of a server's stderr as text, and the secrets that must not appear in any text.
 
-    It never holds more than `MAX_LINES` lines and `MAX_BYTES` bytes, and never a secret.
+    It holds at most `MAX_LINES` lines and `MAX_BYTES` bytes, and no secret.
     """
 
     def __init__(self) -> None:
@@ -34,17 +34,17 @@ class StderrTail:
         self.stray: str | None = None
         """The first line on standard output, if it is not MCP and no message came before it."""
         self.secrets: tuple[str, ...] = ()
-        """What must not be shown, longest first; `hide` sets it."""
+        """The texts to hide, longest first; `hide` sets them."""
         self._secret_bytes: tuple[bytes, ...] = ()
 
     def hide(self, secrets: tuple[str, ...]) -> None:
-        """Shows none of these from now on; the longest comes first."""
+        """Hides these texts from now on, the longest first."""
         self.secrets = secrets
         # Environment variables may hold bytes that are not UTF-8; Python represents them as lone surrogates.
         self._secret_bytes = tuple(secret.encode("utf-8", "surrogateescape") for secret in secrets)
 
     def feed(self, data: bytes) -> None:
-        """Takes the next piece of the stream, wherever it was cut."""
+        """Takes the next piece of the stream, which may begin or end anywhere."""
         *lines, partial = self.redact_bytes(self._partial + data).split(b"\n")
         # The kept part may end within a secret that the next piece completes: keep that much more of it.
         longest = max((len(secret) for secret in self._secret_bytes), default=0)
@@ -76,7 +76,7 @@ class StderrTail:
         return text
 
     def clear(self) -> None:
-        """Drops the lines of the process before; the secrets stay."""
+        """Drops the lines of the previous process; the secrets stay."""
         self._lines.clear()
         self._size = 0
         self._partial = b""

@@ -1,7 +1,7 @@
-"""The resources and prompts of a server, as read-only tools for proposers that know nothing but tools.
+"""The resources and prompts of a server as read-only tools, for proposers that use only tools.
 
-The tools are named after the requests that they stand for (`files.resources/read`), which no tool of a server is
-called.
+The tools are named after the requests that they send (`files.resources/read`), so they differ from all names of a
+server's own tools.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ READING: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
 
 async def reading_tools(server: str, upstream: object) -> list[Tool]:
     """The tools whose request this server declares. Raises `UpstreamUnavailable`."""
-    if not hasattr(upstream, "entries"):  # it takes no requests of MCP but calls
+    if not hasattr(upstream, "entries"):  # it accepts only tool calls
         return []
     declared = (await cast("McpUpstream", upstream).about()).capabilities
     return [
@@ -56,7 +56,7 @@ async def reading_tools(server: str, upstream: object) -> list[Tool]:
 
 
 async def read(upstream: object, tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
-    """Sends the request that a tool stands for. Raises `CallFailed` and `UpstreamUnavailable`."""
+    """Sends the request of a tool. Raises `CallFailed` and `UpstreamUnavailable`."""
     client = cast("McpUpstream", upstream)
     try:
         match tool.method:

@@ -1,9 +1,9 @@
-"""The stdio transport: a server as a child process, spoken to over its stdin and stdout.
+"""The stdio transport: a server as a child process; messages use its stdin and stdout.
 
-However `stdio` is left, the process and each child that stayed in its process group is gone and reaped, within
-`stdin_grace + term_grace` and a little; nothing reaches our terminal.
+However `stdio` is left, the process and each child in its process group have ended and are reaped soon after
+`stdin_grace + term_grace`; nothing reaches our terminal.
 
-asyncio's own subprocess protocol is used: stderr is drained and the exit is seen even while no task waits, a message
+asyncio's own subprocess protocol is used: it drains stderr and notices the exit even while no task waits, a message
 costs no extra task switch, and the transport has a public `close`.
 
 If *we* are killed with SIGKILL, the server sees the end of its stdin; on Linux it also gets SIGTERM from the kernel.
@@ -49,12 +49,12 @@ from pursuit.upstream.transport import (
 KILL_GRACE = 2.0
 # How long stdout and stderr may stay open after the exit: a grandchild may hold them.
 _DRAIN = 0.25
-# Bytes of a message that are read to learn which request it answers.
+# The bytes of a too long message that are read to learn which request it answers.
 _BEGINNING = 1024
 
 
 def command_line(config: ServerConfig, env: Mapping[str, str]) -> Sequence[str]:
-    """The argv to run, its program looked up in the server's own PATH. Raises `OSError` that says what is missing."""
+    """The argv to run, with the program found in the server's own PATH; the `OSError` names what is missing."""
     command = config.command or ""
     if config.cwd is not None and not Path(config.cwd).is_dir():
         raise FileNotFoundError(f"the working directory {config.cwd} does not exist")
@@ -70,12 +70,12 @@ def command_line(config: ServerConfig, env: Mapping[str, str]) -> Sequence[str]:
 
 @cache
 def _death_signal_launcher(launcher: str | None) -> Sequence[str]:
-    """The words before a command that end it with us; none where they do not work, which is tried once."""
+    """The prefix of a command that ends it together with us; empty where that does not work, which is tried once."""
     if sys.platform != "linux" or launcher is None:
         return ()
     words = (launcher, "--pdeathsig", "TERM", "--")
     try:
-        # Other builds of setpriv know no such option, and a container may forbid what it does.
+        # Other builds of setpriv lack the option, and a container may forbid it.
         tried = subprocess.run([*words, "true"], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, timeout=5, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return ()
@@ -113,7 +113,7 @@ class StdioProcess(asyncio.subprocess.SubprocessStreamProtocol, DispatcherStream
             self._closed.set()
 
     def process_exited(self) -> None:
-        """Notes the exit (asyncio calls this); a grandchild may hold stdout open, so its end is soon assumed."""
+        """Called by asyncio at the exit. A grandchild may hold stdout open, so the end of stdout is soon assumed."""
         super().process_exited()
         self._exited.set()
         asyncio.get_running_loop().call_later(_DRAIN, self._closed.set)
@@ -128,7 +128,7 @@ class StdioProcess(asyncio.subprocess.SubprocessStreamProtocol, DispatcherStream
             raise StopAsyncIteration from None
 
     async def receive(self) -> SessionMessage | Exception:
-        """The next message; one with a fault fails the call that it answers, or ends the connection."""
+        """The next message; a faulty one fails the call that it answers, or ends the connection."""
         while (found := await self._line()) is not None:
             line, fault = found
             try:
@@ -148,7 +148,7 @@ class StdioProcess(asyncio.subprocess.SubprocessStreamProtocol, DispatcherStream
         raise anyio.EndOfStream
 
     async def _line(self) -> tuple[bytes, str | None] | None:
-        """The next line, or the beginning of one that is too long and why it is not taken; None at the end."""
+        """The next line, or the beginning of a line that is too long and the reason to refuse it; None at the end."""
         stdout = cast("asyncio.StreamReader", self.stdout)
         beginning = b""
         while True:
@@ -165,7 +165,7 @@ class StdioProcess(asyncio.subprocess.SubprocessStreamProtocol, DispatcherStream
             return beginning, too_large("it sent a line of", "result", self._settings.limits.result)
 
     def _note_stray(self, line: bytes) -> None:
-        """Notes what is no message: prints to stdout are common. If nothing else ever comes, it is no MCP server."""
+        """Records a line that is not a message. If nothing else ever comes, this is not an MCP server."""
         shown = self._tail.redact_bytes(line)[:500]
         if shown and self._spoke:
             self._tail.add(b"(on stdout) " + shown)
@@ -173,7 +173,7 @@ class StdioProcess(asyncio.subprocess.SubprocessStreamProtocol, DispatcherStream
             self._tail.stray = shown.decode(errors="replace")
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Writes one message; a request waits while the pipe is full, so that a cancellation never does."""
+        """Writes one message; a request waits while the pipe is full, a notification never does."""
         if self._closed.is_set():
             raise closed_stream_error(item)
         stdin = cast("asyncio.StreamWriter", self.stdin)
@@ -191,7 +191,7 @@ class StdioProcess(asyncio.subprocess.SubprocessStreamProtocol, DispatcherStream
         return f"its process was ended by {signal_name(-code)}" if code < 0 else f"its process exited with {code}"
 
     async def stop(self) -> None:
-        """Closes stdin, waits, then ends the process group: also children that a clean exit has left behind."""
+        """Closes stdin, waits, then ends the process group, including children that a clean exit left behind."""
         cast("asyncio.StreamWriter", self.stdin).close()
         await _within(self._settings.stdin_grace, self._exited)
         await end_group(self.transport.get_pid(), self._settings.term_grace)
@@ -203,7 +203,7 @@ class StdioProcess(asyncio.subprocess.SubprocessStreamProtocol, DispatcherStream
 
 @asynccontextmanager
 async def stdio(config: ServerConfig, tail: StderrTail, closed: anyio.Event) -> AsyncGenerator[StdioProcess]:
-    """Runs the process of an expanded configuration for as long as the block.
+    """Runs the process of an expanded configuration while the block runs.
 
     Raises `OSError` or `ValueError` if it cannot be started.
     """
@@ -220,7 +220,7 @@ async def stdio(config: ServerConfig, tail: StderrTail, closed: anyio.Event) -> 
 
 
 def _failed_answer(line: bytes, fault: str) -> JSONRPCError | None:
-    """The failure of the request that a line answers; None if its beginning does not show which one."""
+    """The failure of the request that a line answers; None if the beginning of the line does not name the request."""
     try:
         found = from_json(line[:_BEGINNING], allow_partial=True)
     except ValueError:

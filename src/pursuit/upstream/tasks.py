@@ -41,7 +41,7 @@ LOST = "the server accepted the call as a task, and its outcome is not known"
 
 Generation = Literal[1, 2]
 OnTaskStatus = Callable[[Mapping[str, Any]], Awaitable[None]]
-"""Gets the task as the server shows it, after each poll."""
+"""Receives the task as the server shows it, after each poll."""
 
 
 class Requests(Protocol):
@@ -87,7 +87,7 @@ def task_generation(about: InitializeResult) -> Generation | None:
 
 
 def task_support(definition: Mapping[str, Any]) -> str:
-    """Whether calls of a tool may be tasks of the first generation: forbidden, optional or required."""
+    """The support of a tool for tasks of the first generation: forbidden, optional or required."""
     said = _part(definition, "execution", "taskSupport")
     return said if said in ("optional", "required") else "forbidden"
 
@@ -148,7 +148,7 @@ async def _followed(
     on_notify: NotifyFn | None,
     retry: float,
 ) -> dict[str, Any]:
-    """Asks again after a failure: the task goes on without us."""
+    """Polls again after a failure: the task continues without us."""
     pause, failures, whose = FIRST_POLL, 0, {"taskId": handle.task_id}
     answered: set[str] = set()
     while True:

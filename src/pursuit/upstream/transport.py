@@ -5,9 +5,9 @@ synchronously and in the order of arrival, before the response that followed, an
 unchanged.
 
 The transports and the client above them are our own. The session of the MCP SDK (`mcp` 2.3) drops fields outside of
-`_meta` that it does not know, refuses a whole listing for one odd schema, and raises on a result that does not match
-its output schema; in its HTTP transport one broken response ends the task group of the whole connection (python-sdk
-issue 3522). Below stdio, SSE and in-process servers the SDK's dispatchers are used.
+`_meta` that it does not know, refuses a whole list for one odd schema, and raises if a result does not match its output
+schema; in its HTTP transport one broken response ends the task group of the whole connection (python-sdk issue 3522).
+The SDK's dispatchers are used below stdio, SSE and in-process servers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 OnNotification = Callable[[str, Mapping[str, Any]], None]
 # Answers a request from the server with a result, or raises `UpstreamError`.
 OnRequest = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-# Told by a transport once it receives.
+# Set by a transport once it receives.
 Started = anyio.abc.TaskStatus[None]
 
 
@@ -53,9 +53,9 @@ class ConnectionLost(Exception):
 
 
 class CallBroken(Exception):
-    """The transport failed for this one request; the connection still works. The text is the end of a sentence.
+    """The transport failed for this request; the connection still works. The text is the end of a sentence.
 
-    `sent` is False if the server is known not to have taken the request.
+    `sent` is False if it is known that the server did not accept the request.
     """
 
     def __init__(self, message: str, *, sent: bool = True) -> None:
@@ -64,14 +64,14 @@ class CallBroken(Exception):
 
 
 class HttpRefused(CallBroken):
-    """The server answered with an HTTP error instead of JSON-RPC. A 4xx says that it did not take the request."""
+    """The server answered with an HTTP error instead of JSON-RPC. A 4xx means that it did not accept the request."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message, sent=status >= 500)
 
 
 class SessionGone(Exception):
-    """The server no longer knows our session, and did not take the request."""
+    """The server no longer knows our session, and did not accept the request."""
 
 
 class Transport(ABC):
@@ -81,16 +81,16 @@ class Transport(ABC):
         self._closed = closed
         self._on_notification: OnNotification = _drop
         self.can_hang = can_hang
-        """Whether one stuck request can block all others, so that a new connection is the remedy."""
+        """True if one stuck request can block all others, so that only a new connection helps."""
         self.receives_notifications = True
-        """Whether notifications outside of any request can reach us now."""
+        """True if notifications outside of any request can reach us now."""
 
     @abstractmethod
     async def run(self, on_notification: OnNotification, on_request: OnRequest, *, task_status: Started) -> None:
         """Receives until the connection ends."""
 
     def set_protocol_version(self, version: str, *, modern: bool) -> None:  # noqa: B027 - most have nothing to do
-        """Takes note of the negotiated version of the protocol."""
+        """Receives the negotiated version of the protocol."""
 
     @abstractmethod
     async def request(
@@ -104,14 +104,14 @@ class Transport(ABC):
     ) -> dict[str, Any]:
         """Sends a request and returns the raw result.
 
-        `on_notification` gets what is known to belong to this request, where the transport can tell. Raises
-        `UpstreamError`, `ConnectionLost`, `CallBroken` or `SessionGone`. Cancelling the caller reaches the server if
-        the request is `cancellable`.
+        `on_notification` gets the notifications of this request, where the transport can tell. Raises `UpstreamError`,
+        `ConnectionLost`, `CallBroken` or `SessionGone`. Cancelling the caller reaches the server if the request is
+        `cancellable`.
         """
 
     @abstractmethod
     async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Sends a notification; what cannot be delivered is dropped."""
+        """Sends a notification; drops it if it cannot be delivered."""
 
     @abstractmethod
     def close_reason(self) -> str:
@@ -127,7 +127,7 @@ OpenTransport = Callable[[AsyncExitStack, anyio.Event, StderrTail], Awaitable[Tr
 
 
 class DispatcherTransport(Transport):
-    """A transport over one of the SDK's dispatchers; `progress_inline` is for the one without progress messages."""
+    """A transport over one of the SDK's dispatchers; `progress_inline` if that one sends no progress messages."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class DispatcherTransport(Transport):
                 raise MCPError(code=error.code, message=error.message, data=error.data) from None
 
         async def never_called(_context: DispatchContext[Any], _method: str, _params: Mapping[str, Any] | None) -> None:
-            """`intercept` takes each notification: synchronously, and so in the order of arrival."""
+            """`intercept` gets each notification synchronously, in the order of arrival."""
 
         def intercept(method: str, params: Mapping[str, Any] | None) -> bool:
             on_notification(method, params or {})
@@ -175,7 +175,7 @@ class DispatcherTransport(Transport):
         cancellable: bool = True,
         on_notification: OnNotification | None = None,
     ) -> dict[str, Any]:
-        """Sends a request and returns the raw result; this transport cannot tell whose a notification is."""
+        """Sends a request and returns the raw result, without telling to which request a notification belongs."""
         if self._closed.is_set():
             raise ConnectionLost(sent=False)
         call: CallOptions = {"cancel_on_abandon": cancellable}
@@ -187,7 +187,7 @@ class DispatcherTransport(Transport):
         try:
             return await self._dispatcher.send_raw_request(method, params, call)
         except MCPError as error:
-            if isinstance(error.error.data, CallBroken):  # the stream's own: no server can send one
+            if isinstance(error.error.data, CallBroken):  # an object of this stream: a server cannot send it
                 raise error.error.data from None
             if error.code == CONNECTION_CLOSED and self._closed.is_set():
                 raise ConnectionLost from None
@@ -197,7 +197,7 @@ class DispatcherTransport(Transport):
         await self._dispatcher.notify(method, params)
 
     def _progress_notifications(self, token: Any) -> ProgressFnT:
-        """Makes notifications of the progress that a handler in this process reports by calling a function."""
+        """Converts the progress that a handler in this process reports by a function call to notifications."""
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
             params = {"progressToken": token, "progress": progress, "total": total, "message": message}
@@ -208,10 +208,10 @@ class DispatcherTransport(Transport):
 
 
 class DispatcherStream:
-    """What the streams of the SDK must have besides; most have nothing to close, since their opener closes them."""
+    """The further methods that the SDK's streams need; most streams close nothing, because their opener closes them."""
 
     async def aclose(self) -> None:
-        """Nothing to close."""
+        """Does nothing."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -223,10 +223,10 @@ class DispatcherStream:
 
 
 def closed_stream_error(item: SessionMessage) -> Exception:
-    """What a closed write stream raises.
+    """The error of a closed write stream.
 
-    The SDK's dispatcher turns a failed write and a failed wait for the response into the same error; with
-    `ConnectionLost` the caller of a request learns that nothing was sent. The dispatcher drops an undeliverable
+    The SDK's dispatcher raises the same error for a failed write and for a failed wait for the response;
+    `ConnectionLost` tells the caller of a request that nothing was sent. The dispatcher drops an undeliverable
     notification only if the stream raises `BrokenResourceError`.
     """
     is_request = isinstance(item.message, JSONRPCRequest)
@@ -234,7 +234,7 @@ def closed_stream_error(item: SessionMessage) -> Exception:
 
 
 # Servers in other languages send lone surrogates, which JSON can express and UTF-8 cannot. The fast readers and writers
-# refuse them; they are replaced here, so that nothing behind this module meets one.
+# refuse them; this module replaces them, so that no other module meets them.
 
 
 class TooDeep(ValueError):
@@ -252,7 +252,7 @@ def read_json(data: str | bytes) -> Any:
 
 
 def _without_surrogates(data: str | bytes, error: ValueError) -> bytes:
-    """The JSON that the fast reader has refused with this error, which may be for its lone surrogates."""
+    """The JSON that the fast reader refused with this error, perhaps because of lone surrogates."""
     if "recursion limit" in str(error):
         raise TooDeep from None
     try:
@@ -262,19 +262,19 @@ def _without_surrogates(data: str | bytes, error: ValueError) -> bytes:
 
 
 def too_large(what: str, limit: str, size: int) -> str:
-    """The end of a sentence about a server that sent more than a field of `MessageLimits` allows."""
+    """The end of a sentence about a server that exceeded a field of `MessageLimits`."""
     shown = f"{size >> 20} MiB" if size >= 1 << 20 else f"{size} bytes"
     return f"{what} more than {shown} (limit `{limit}`)"
 
 
 _ITEM_BYTES = 500
-"""About what a small notification takes in memory besides its text."""
+"""Approximate bytes that a small notification takes in memory besides its text."""
 
 
 class NotificationQueue:
-    """Notifications that wait for one reader, up to a number of bytes; what comes when it is full is dropped.
+    """Notifications that wait for one reader, up to a number of bytes; further ones are dropped.
 
-    A notification that meets an empty queue is taken whatever its size: a reader that keeps up costs no measuring.
+    An empty queue accepts a notification of any size: a fast reader needs no measuring.
     """
 
     def __init__(self, most: int) -> None:
@@ -310,7 +310,7 @@ class NotificationQueue:
         return method, params
 
     def close(self) -> None:
-        """Ends the queue after what is in it."""
+        """Ends the queue after its remaining notifications."""
         self.closed = True
         self._changed.set()
 
@@ -360,7 +360,7 @@ def write_message(message: JSONRPCMessage) -> bytes:
 class ClientFeatures:
     """The client features that a server sees: declared capabilities, and the handler of its requests.
 
-    `heard` takes the notifications outside of requests on a connection of its own; without it they go to all listeners.
+    `heard` gets the notifications outside of requests on a separate connection; without it, all listeners get them.
     """
 
     capabilities: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -368,7 +368,7 @@ class ClientFeatures:
     heard: OnNotification | None = None
 
     async def handle_request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The answer to a request of the server; raises `UpstreamError`, so that each one gets a response."""
+        """The answer to a server's request; raises `UpstreamError`, so that each request gets a response."""
         if method == "ping":
             return {}
         if method == "roots/list" and ("roots" not in self.capabilities or self.answer is None):
