@@ -1,1 +1,1 @@
-"""One MCP server in front of all configured ones, which a client cannot tell from the originals."""
+"""One MCP server in front of all configured servers; clients see no difference to the originals."""

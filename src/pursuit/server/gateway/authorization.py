@@ -1,7 +1,7 @@
-"""Decides whether a call may pass: policy, a person's approval, and the audit record.
+"""Decides whether a call may be made: by policy, by a person's approval. Writes the audit record.
 
-Invariant: a call that may write is in the ledger before it is sent; an approval counts for the call, or for the tool
-with exactly these arguments, that it was given for.
+Invariant: a call that may write is in the ledger before it is sent; an approval counts for its call, or for its tool
+with exactly its arguments.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authorization:
-    """The decision about a call: it passes, is refused, or a person must be asked first.
+    """The decision about a call: it may be made, is refused, or a person must be asked first.
 
-    `approved`: whether policy required an approval. `round_trip`: what the client says to the server in this round
-    trip of such a call.
+    `approved` is true if policy required an approval. `round_trip` is the client's message to the server in this round
+    trip of the call.
     """
 
     tool: Tool
@@ -77,7 +77,7 @@ class Authorization:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Authorizer:
-    """Asks policy, which `layers` returns for each caller, and people; writes to the journal."""
+    """Asks policy (`layers` gives it for each caller) and people; writes to the journal."""
 
     layers: Callable[[Caller], Layers]
     journal: GatewayJournal
@@ -91,7 +91,7 @@ class Authorizer:
         return decide(self.layers(caller_of(request.ctx)), tool, arguments).decision == "allow"
 
     async def denied(self, ctx: Context, server: str, method: str, params: Mapping[str, Any]) -> str | None:
-        """Why policy denies a request that is no call, with these parameters for the server, or None."""
+        """Why policy denies a request that is not a call, with these parameters for the server; None if it does not."""
         call = _request(ctx, server, method, params)
         ruling = decide_request(self.layers(call.caller), call.tool, call.arguments)
         if ruling.decision == "allow":
@@ -104,8 +104,8 @@ class Authorizer:
     async def custom(self, ctx: Context, config: ServerConfig, *, relayed: bool = False) -> AsyncGenerator[Note | None]:
         """Records a request or notification outside of the protocol, before and after.
 
-        Raises `MCPError` if the server's configuration does not list its method, or, unless it is `relayed`, policy
-        denies it.
+        Raises `MCPError` if the server's configuration does not list its method, or if policy denies it and it is not
+        `relayed`.
         """
         method, params = ctx.method, ctx.params or {}
         call = _request(ctx, config.name, method, params)
@@ -119,12 +119,12 @@ class Authorizer:
             yield note
 
     async def authorize(self, request: ClientRequest, tool: Tool, arguments: Mapping[str, Any]) -> Authorization:
-        """Decides about a call; asks the client's user if policy requires an approval and that user may give it."""
+        """Decides about a call; asks the client's user if policy requires an approval and this user may give it."""
         if tool.changes is not None and self.pins is not None:
             tool = await self.pins.look_again(tool)
         call = Authorization(tool=tool, arguments=arguments, caller=caller_of(request.ctx))
         if request.operator:
-            # No approval is needed for the operator's own call; a denial holds.
+            # The operator's own call needs no approval; a denial counts.
             why = denial(self.layers(call.caller).operator, tool, arguments)
             return call if why is None else await self._refused(call, why)
         ruling = decide(self.layers(call.caller), tool, arguments)
@@ -178,14 +178,14 @@ class Authorizer:
             return await self._refused(call, how)
         if question is not None and not question.granted:
             return await self._refused(call, f"{name} was denied by {question.by or 'a person'}")
-        if changes is not None:  # the tool is accepted; whether this call may be made is another question
+        if changes is not None:  # the tool is accepted; the call itself may still need an approval
             return await self.authorize(request, replace(call.tool, changes=None), call.arguments)
         return replace(call, approved=True, round_trip=_round_trip(request.params))
 
     async def _elicit(
         self, request: ClientRequest, approval_id: str, text: str, caller: Caller, channel: Channel
     ) -> dict[str, Any] | None:
-        """Asks the client's user: a legacy client at once, a modern one by the `input_required` result returned."""
+        """Asks the client's user: a legacy client during the call, a modern one by the returned questions."""
         message = text.encode(errors="replace").decode()
         params = {"mode": "form", "message": message, "requestedSchema": FORM}
         store = partial(
@@ -211,7 +211,7 @@ class Authorizer:
     def result(self, call: Authorization, result: dict[str, Any]) -> dict[str, Any]:
         """The result for the client; the `requestState` of a server's question carries a ticket.
 
-        The ticket stands for the approval in the next round trip of this call, so the person is asked once; the
+        The ticket represents the approval in the next round trip of this call, so the person is asked once; the
         server's own state follows it.
         """
         if not call.approved or result.get("resultType") != "input_required":
@@ -230,7 +230,7 @@ class Authorizer:
 
     @asynccontextmanager
     async def recorded(self, call: Authorization) -> AsyncGenerator[Note | None]:
-        """Records a call that may write, before and after; one that only reads if the configuration says so."""
+        """Records a call that may write, before and after; if configured, also a call that only reads."""
         tool, who = call.tool, str(call.caller)
         if tool.traits.read_only:
             event(_log, logging.DEBUG, "reads", tool=tool.qualified, who=who)
@@ -263,12 +263,12 @@ class Authorizer:
                 try:
                     await self.journal.settled(call_id, outcome, why)
                 except LedgerUnavailable as error:
-                    # The call was made: its client gets the result, and the record says that the outcome is unknown.
+                    # The call was made: its client gets the result, and the record has the outcome `unknown`.
                     _log.error("the outcome of %s could not be recorded: %s", call_id, error.message)
 
 
 def _request(ctx: Context, server: str, method: str, params: Mapping[str, Any]) -> Authorization:
-    """A request that is no call; its tool is named after its method."""
+    """A request that is not a call; its tool is named after its method."""
     traits = READ_TRAITS if method in READS else Traits()
     tool = Tool(server=server, name=method, input_schema={}, definition={}, traits=traits, method=method)
     arguments = {key: value for key, value in params.items() if key != "_meta"}
@@ -282,7 +282,7 @@ def denial(policy: OperatorPolicy, tool: Tool, arguments: Mapping[str, Any]) -> 
 
 
 def _round_trip(params: Mapping[str, Any]) -> dict[str, Any]:
-    """What a client says to the server in a call that needed an approval, without what it says to the gateway."""
+    """The part of a client's message that is for the server, in a call that needed an approval."""
     given = {key: params[key] for key in ROUND_TRIP_KEYS if key in params}
     state = given.get("requestState")
     if not isinstance(state, str):

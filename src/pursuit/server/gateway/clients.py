@@ -1,10 +1,10 @@
-"""The clients of a gateway, their requests, and the ways back to them.
+"""The clients of a gateway, their requests, and the messages to them.
 
-This is the only module of the gateway that reaches into the SDK's session: the SDK's own methods drop fields that they
-do not know, so a client's capabilities and all messages to it are raw JSON here.
+Only this module of the gateway uses the SDK's session directly: the SDK's own methods drop fields that they do not
+know, so a client's capabilities and all messages to it are raw JSON here.
 
-Invariant: notifications outside of a request keep their order, and a client that reads slowly delays only itself. Once
-the outbound filter is closed, clients get responses only.
+Invariant: notifications outside of a request keep their order, and a slow client delays only itself. Once the outbound
+filter is closed, clients get only responses.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Timeout:
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Cancels the block when the time is over, which reaches the server as a cancellation; raises `CallFailed`."""
+        """Cancels the block when the time is over, and so the request at the server; raises `CallFailed`."""
         if self.seconds is None:
             yield
             return
@@ -47,13 +47,13 @@ class Timeout:
             raise CallFailed(f"no answer within {self.seconds:g} s; the call was cancelled")
 
     def reset(self) -> None:
-        """Starts the time again: the server shows that it works."""
+        """Restarts the time, because the server shows progress."""
         if self._scope is not None and self.seconds is not None:
             self._scope.deadline = anyio.current_time() + self.seconds
 
     @asynccontextmanager
     async def paused(self) -> AsyncGenerator[None]:
-        """Does not count the time that the client takes, or that a call waits for its turn."""
+        """Excludes the time that the client takes, or that a call waits for a turn."""
         if self._scope is not None:
             self._scope.deadline = math.inf
         try:
@@ -63,18 +63,18 @@ class Timeout:
 
 
 class OutboundFilter:
-    """What servers may send to the clients of a gateway besides responses.
+    """Filters what servers send to the clients of a gateway besides responses.
 
-    It is closed, for good, by the first call of the operator: what a server sends then may tell about that call.
+    The operator's first call closes it for good: later messages of the server may reveal something about that call.
     """
 
     def __init__(self, ask_seconds: float = 55.0) -> None:
-        """`ask_seconds`: the time of a client for a server's request; servers themselves give up after a minute."""
+        """`ask_seconds` limits a client's answer to a server's request; servers themselves give up after a minute."""
         self.ask_seconds = ask_seconds
         self.closed = False
 
     def drops(self, method: str) -> bool:
-        """Whether a notification is dropped; the acknowledgement of a subscription is the gateway's own."""
+        """True if a notification is dropped; the gateway itself sends the acknowledgement of a subscription."""
         return self.closed and method != ACKNOWLEDGED
 
     async def ask(
@@ -100,7 +100,7 @@ def cannot_ask(method: str) -> UpstreamError:
 
 
 class GatewayClient:
-    """A client as one request shows it; a modern client is not known beyond its request."""
+    """A client as one request describes it; a modern client is unknown outside its requests."""
 
     def __init__(self, capabilities: Mapping[str, Any], outbound: OutboundFilter, *, modern: bool = True) -> None:
         self.capabilities = capabilities
@@ -117,13 +117,13 @@ class GatewayClient:
 
     @property
     def has_forms(self) -> bool:
-        """Whether its user can fill in a form; an empty `elicitation` means forms, which came before other modes."""
+        """True if its user can fill in a form; an empty `elicitation` means forms, the oldest mode."""
         declared = self.capabilities.get("elicitation")
         return isinstance(declared, Mapping) and (not declared or "form" in declared)
 
 
 class ClientSession(GatewayClient):
-    """A legacy client, for as long as its connection exists."""
+    """A legacy client, while its connection exists."""
 
     def __init__(self, capabilities: Mapping[str, Any], outbound: OutboundFilter, connection: Connection) -> None:
         super().__init__(capabilities, outbound, modern=False)
@@ -134,9 +134,9 @@ class ClientSession(GatewayClient):
         self._queue = NotificationQueue(LIMITS.queued)
 
     def notify_from(self, server: str, method: str, params: Mapping[str, Any]) -> None:
-        """Hands on a server's notification, with the URI under which the client subscribed to a resource.
+        """Forwards a server's notification, with the URI under which the client subscribed to a resource.
 
-        The status of a server's task stays here: the client does not know that task's id.
+        Keeps back the status of a server's task, because the client does not know that task's id.
         """
         if method.startswith("notifications/tasks"):
             return
@@ -145,7 +145,7 @@ class ClientSession(GatewayClient):
         self.notify(method, params if shown is None else {**params, "uri": shown})
 
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Queues a notification that belongs to no request."""
+        """Queues a notification that does not belong to a request."""
         if self.outbound.drops(method):
             return
         self._queue.put(method, params)
@@ -155,34 +155,35 @@ class ClientSession(GatewayClient):
             await self._connection.notify(method, params or None)
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Sends it a server's request that belongs to no request of its own; raises `UpstreamError`."""
+        """Sends the client a server's request outside of the client's own requests; raises `UpstreamError`."""
         await self.ready.wait()
         return await self.outbound.ask(self._connection, method, params)
 
 
 class PendingWork(Protocol):
-    """A call that a server works on while its client is asked; `outcome` is None if it was cancelled."""
+    """A call that a server still processes while its client is asked; `outcome` is None if it was cancelled."""
 
     over: anyio.Event
     outcome: dict[str, Any] | Exception | None
 
     def cancel(self) -> None:
-        """Ends it, which reaches the server as a cancellation."""
+        """Ends it, and so the request at the server."""
         ...
 
 
 class ClientRequest:
-    """One request of a client, and the way back to the client until it is answered.
+    """One request of a client, and the connection to the client until the request is answered.
 
-    `sent`: whether the server may have seen it. `pending`: what the server still works on after an answer that asks.
+    `sent` is true if the server may have seen it. `pending` is the server's unfinished work after an answer that asks
+    the client.
     """
 
     __slots__ = ("client", "ctx", "method", "params", "pending", "sent", "timeout")
     detached = False
-    """Whether no client waits for it, so that it has no default timeout."""
+    """True if no client waits for it; then it has no default timeout."""
 
     operator = False
-    """Whether it is a call of the operator: then the client gets no notifications and no requests."""
+    """True if it is a call of the operator: its client gets no notifications and no requests."""
 
     def __init__(self, ctx: Context, client: GatewayClient) -> None:
         self.ctx = ctx
@@ -207,17 +208,17 @@ class ClientRequest:
 
     @asynccontextmanager
     async def queueing(self) -> AsyncGenerator[None]:
-        """While it waits for its turn at the server it is not sent, and its time does not run."""
+        """The block waits for a turn at the server: the request counts as not sent, and its time stops."""
         self.sent = False
         async with self.timeout.paused():
             yield
         self.sent = True
 
     def task_created(self) -> None:
-        """Called when the server makes a task of it."""
+        """Called when the server makes a task of the call."""
 
     async def keep_task_handle(self, handle: Mapping[str, Any]) -> None:
-        """Called with what another process needs to find the server's task."""
+        """Called with the data by which another process finds the server's task."""
 
     async def ask(self, method: str, params: Mapping[str, Any], *, seconds: float | None = None) -> dict[str, Any]:
         """Sends a legacy client a server's request while its own request waits; raises `UpstreamError`."""
@@ -229,7 +230,7 @@ class ClientRequest:
 class OperatorRequest(ClientRequest):
     """A call of the operator that uses the connection of a client's request.
 
-    It goes where the client's own calls go, and tells the server nothing of the client's capabilities and wishes.
+    It uses the connection of the client's own calls, without the client's capabilities and options.
     """
 
     operator = True

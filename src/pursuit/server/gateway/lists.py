@@ -1,7 +1,7 @@
-"""Lists tools, prompts and resources: of one server page by page as it gives them, of several servers together.
+"""Lists tools, prompts and resources: of one server page by page as it returns them, of several servers in one page.
 
-Invariant: an entry is the server's own JSON but for its name; an unusable entry is left out, with a warning, and so is
-a server that cannot be reached.
+Invariant: an entry is the server's own JSON except for its name; an unusable entry, or a server that cannot be reached,
+is left out with a warning.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from pursuit.upstream.transport import too_large, write_json
 KINDS: Mapping[str, str] = {method: kind for kind, method in LIST_METHODS.items()}
 MAX_CURSORS = 10_000
 LISTED_SECONDS = 30.0
-"""How long a tool counts as listed that a server shows to some clients only."""
+"""Seconds for which a tool that a server shows only to some clients counts as listed."""
 
 _log = logging.getLogger(__name__)
 
 
 class Lists:
-    """The lists of these servers; `late` is called with a server that is missing from a list of several."""
+    """The lists of these servers; calls `late` with each server that is missing from a list of several."""
 
     def __init__(
         self, upstreams: Upstreams, relay: Relay, limits: GatewayLimits, late: Callable[[McpUpstream], object]
@@ -80,7 +80,7 @@ class Lists:
         return None if known is None else await self._checked(request, server, known[1], shared)
 
     async def _checked(self, request: ClientRequest, server: str, tool: Tool, shared: Sequence[Tool]) -> Tool:
-        """A tool that not all clients see, compared with what is pinned for clients like this one."""
+        """A tool that only some clients see, compared with the definition pinned for clients like this one."""
         upstream = self._upstreams[server]
         if upstream.pins is None:
             return tool
@@ -103,7 +103,7 @@ class Lists:
         return None if known is None else known[1].input_schema
 
     def _usable(self, server: str, cursor: Any, result: dict[str, Any]) -> dict[str, Any]:
-        """The page without tools that cannot be served, and without those of earlier pages."""
+        """The page without tools that are unusable or were on earlier pages."""
         entries: Any = result.get("tools")
         if not isinstance(entries, list):
             return result
@@ -118,7 +118,7 @@ class Lists:
             if len(self._seen) >= MAX_CURSORS:
                 self._seen.clear()
             size, most = size + len(write_json(entries)), self._upstreams[server].config.client.limits.list
-            if size > most:  # the list goes on over more pages than we can hold
+            if size > most:  # the list continues over more pages than we can hold
                 raise CallFailed(too_large(f"the list of tools of {server} has", "list", most))
             self._seen[server, following] = before | {tool.name for tool in fresh}, size
         self._warn(warnings)
@@ -174,7 +174,7 @@ class Lists:
         return entries
 
     def _spelled(self, server: str, kind: str, page: dict[str, Any]) -> dict[str, Any]:
-        """A page of the only server, with names that the spelling allows."""
+        """A page of the only server, with names that are valid in this spelling."""
         entries: Any = page.get(kind)
         dotted = self._upstreams.names.spelling == "dotted"
         if dotted or kind not in ("tools", "prompts") or not isinstance(entries, list):
@@ -196,7 +196,7 @@ class Lists:
         return named
 
     def _resources(self, found: Mapping[str, list[Any]]) -> list[Any]:
-        """A resource keeps its URI if no other server has it."""
+        """A resource keeps its URI unless another server has it, too."""
         owners: dict[Any, set[str]] = {}
         for server, entries in found.items():
             for entry in entries:

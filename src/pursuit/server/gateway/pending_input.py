@@ -1,9 +1,9 @@
-"""Calls that wait for a modern client to come back with its answers.
+"""Calls that wait until a modern client returns with its answers.
 
-A legacy server sends its requests while a call is under way; a modern client gets them as an `input_required` result
-and sends the call again with answers. This module translates between the two.
+A legacy server sends its requests during a call; a modern client gets them as an `input_required` result and repeats
+the call with answers. This module translates between the two.
 
-Invariant: the server gets the call once, however often the client comes back. A request that is not answered within
+Invariant: the server gets the call once, however often the client repeats it. A request that is not answered within
 `ask_seconds` is declined. A result is kept for `KEEP_SECONDS` for a client that missed it.
 """
 
@@ -29,7 +29,7 @@ from pursuit.upstream.transport import ClientFeatures, NotificationQueue
 
 KEEP_SECONDS = 60.0
 ROOTS_GRACE = 0.2
-"""Seconds: a server asks for roots beside a call; if the call ends at once, the client is not asked."""
+"""Seconds: a server may ask for roots beside a call; if the call ends soon, the client is not asked."""
 
 STATE_PREFIX = "parked-"
 PROGRESS = "notifications/progress"
@@ -43,11 +43,11 @@ class Progress:
         self._last = 0.0
 
     def restart(self) -> None:
-        """The call is sent again, and the server counts from its beginning."""
+        """The client sends the call again, and the server counts progress from its beginning."""
         self._base = self._last
 
     def params(self, params: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The notification for the client: the server's fields, without numbers that are not finite."""
+        """The notification for the client, without numbers that are not finite."""
         if self.token is None:
             return None
         body = {**params, "progressToken": self.token}
@@ -92,7 +92,7 @@ class PendingCall:
         self._queue = NotificationQueue(LIMITS.queued)
 
     async def perform(self, perform: Perform) -> None:
-        """Sends the call; raises only when it is cancelled."""
+        """Sends the call; raises only if it is cancelled."""
         side = ClientFeatures(capabilities=self._capabilities, answer=self.answer, heard=self._notified)
 
         async def on_notify(method: str, params: Mapping[str, Any]) -> None:
@@ -105,7 +105,7 @@ class PendingCall:
             self.outcome = error
         finally:
             self.over.set()
-            for question in self.open.values():  # no answer can come any more
+            for question in self.open.values():  # no further answer can come
                 question.answered.set()
             self._wake()
 
@@ -113,7 +113,7 @@ class PendingCall:
         self._scope.cancel()
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The client's answer to a server's request, when the client comes back with it."""
+        """The client's answer to a server's request, once the client has returned with it."""
         if self._outbound.closed:
             raise cannot_ask(method)
         if method == "roots/list":
@@ -155,7 +155,7 @@ class PendingCall:
                 await changed.wait()
         except anyio.get_cancelled_exc_class():
             if self._waiting == 1:
-                # The only request that waits for it is cancelled.
+                # Cancels the only request that waits for it.
                 self.cancel()
             raise
         finally:
@@ -174,7 +174,7 @@ class PendingCall:
                 question.answered.set()
 
     def _notified(self, method: str, params: Mapping[str, Any]) -> None:
-        """Queues a notification; on a connection for one call, log messages belong to that call."""
+        """Queues a notification; on the connection of a single call, log messages belong to that call."""
         if method in ("notifications/message", PROGRESS):
             self._timeout.reset()
             self._queue.put(method, params)
@@ -197,7 +197,7 @@ class PendingCalls:
     ) -> dict[str, Any]:
         """The result of the call, or an `input_required` result.
 
-        `foreign`: the server may return such results itself, so a state without our prefix is the server's.
+        If `foreign`, the server may return such results itself, so a state without our prefix is the server's.
         """
         state: Any = params.get("requestState")
         if state is not None and not (foreign and not str(state).startswith(STATE_PREFIX)):
@@ -210,7 +210,7 @@ class PendingCalls:
         return str(params.get("requestState")) in self._pending
 
     async def resume(self, request: ClientRequest, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The next round trip of a call that waits here; raises `MCPError` if there is none."""
+        """The next round trip of a waiting call; raises `MCPError` if there is no such call."""
         state = str(params.get("requestState"))
         pending = self._pending.get(state)
         if pending is None:

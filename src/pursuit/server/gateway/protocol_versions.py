@@ -1,10 +1,10 @@
 """Translates results, errors and parameters between the two generations of the protocol.
 
-A *legacy* peer speaks a version with a handshake (up to 2025-11-25); a *modern* peer speaks 2026-07-28, which has
-neither a handshake nor requests from the server. Modern results have `resultType`, `ttlMs` and `cacheScope` on what may
-be cached, and the server's name in `_meta`; a missing resource is an "invalid params" error there.
+A *legacy* peer uses a version with a handshake (up to 2025-11-25); a *modern* peer uses 2026-07-28, which has neither a
+handshake nor requests from the server. Modern results have `resultType`, the server's name in `_meta`, and, if they may
+be cached, `ttlMs` and `cacheScope`; a missing resource is an "invalid params" error there.
 
-Invariant: between peers of the same generation nothing is changed; a translation changes the envelope only.
+Invariant: messages between peers of the same generation are not changed; a translation changes only the envelope.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MODERN_ONLY = frozenset({"server/discover", "subscriptions/listen"})
 
 _NEVER_CACHED: Mapping[str, Any] = {"ttlMs": 0, "cacheScope": "private"}
 ROUND_TRIP_KEYS = ("inputResponses", "requestState")
-"""What a client adds to a modern request that it sends again with its answers."""
+"""The keys that a client adds to a modern request when it repeats it with answers."""
 
 
 def result_for(
@@ -63,7 +63,7 @@ def error_for(method: str, error: UpstreamError, *, to_modern: bool, from_modern
 
 
 def params_for(params: Mapping[str, Any], *, to_modern: bool, level: str | None = None) -> dict[str, Any]:
-    """A client's parameters for a server; a legacy server knows neither answers nor a log level for each request."""
+    """A client's parameters for a server; for a legacy server without answers and without a log level."""
     body = dict(params)
     given = body.get("_meta")
     meta = dict(as_object(given))

@@ -1,11 +1,11 @@
-"""Sends one request of a client to one server, and answers it in the client's protocol version.
+"""Sends a client's request to a server, and answers it in the client's protocol version.
 
-It also follows the tasks that a server makes of calls: the client gets the result that a plain call would have had,
-whether it knows tasks or not.
+It also follows the tasks that a server makes of calls: the client gets the result of a plain call, whether it supports
+tasks or not.
 
-Invariant: between a client and a server of the same protocol generation JSON is not changed, in either direction, but
-for `_meta["pursuit/mayApprove"]`, which calls of a client whose approvals do not count carry. A server's request goes
-to the client whose call it belongs to.
+Invariant: between a client and a server of the same protocol generation JSON is not changed in either direction, except
+for `_meta["pursuit/mayApprove"]` in calls of a client whose approvals do not count. A server's request goes to the
+client whose call it belongs to.
 """
 
 from __future__ import annotations
@@ -52,17 +52,19 @@ from pursuit.upstream.transport import ClientFeatures
 
 MAX_ROUNDS = 10
 PAUSE = 0.2
-"""Seconds before a call is sent again to a server that wants it again without a question."""
+"""Seconds before a call is repeated for a server that asks for a repetition without a question."""
 
 TIMED_READS = frozenset({"resources/read", "prompts/get", "completion/complete"})
 """The methods with the server's read timeout."""
 
 UNGUARDED = LISTS | {"tools/call", "logging/setLevel"}
-"""What any server gets: lists, which all clients see, and calls, which the authorizer has let pass."""
+"""The methods that need no policy here: lists, which all clients see, and calls, which the authorizer has permitted."""
 
 Note = Callable[[Mapping[str, Any]], None]
 Around = Callable[[], AbstractAsyncContextManager[Note | None]]
-"""Entered once around the exchange with the server, however often the client is asked; the note gets the result."""
+"""Entered once around the exchange with the server, however often the client is asked; the yielded note gets the
+result.
+"""
 
 
 class Relay:
@@ -85,7 +87,7 @@ class Relay:
         if request.method == "tools/call" and elicitation_channel(request.ctx, self._authorizer.channels) is None:
             params = {**params, "_meta": {**as_object(params.get("_meta")), MAY_APPROVE: False}}
         try:
-            if to_modern and self._pending.holds(params):  # whatever capabilities the client declares now
+            if to_modern and self._pending.holds(params):  # even if the client no longer declares the capability
                 result = await self._pending.resume(request, params)
             elif to_modern and not request.operator and request.method == "tools/call" and task_generation(about) == 2:
                 result = await self._send_offering_task(request, upstream, params, around)
@@ -108,9 +110,9 @@ class Relay:
     async def require(
         self, request: ClientRequest, server: str, params: Mapping[str, Any], method: str | None = None
     ) -> None:
-        """Raises `MCPError` if policy denies this client a request, of this method or its own, to a server.
+        """Raises `MCPError` if policy denies this client a request of this method, defined by MCP or not.
 
-        `params` are those that the server gets: a rule about a URI is about the server's own.
+        `params` are the parameters for the server: a rule about a URI applies to the server's own URI.
         """
         why = await self._authorizer.denied(request.ctx, server, method or request.method, params)
         if why is not None:
@@ -119,7 +121,7 @@ class Relay:
     async def _send(
         self, request: ClientRequest, channel: UpstreamChannel, params: Mapping[str, Any], about: InitializeResult
     ) -> dict[str, Any]:
-        """The result; a legacy client is asked when a modern server answers `input_required`."""
+        """The result; if a modern server answers `input_required`, a legacy client is asked."""
         level = None if request.operator else request.client.level
         body = params_for(params, to_modern=is_modern(about.protocol_version), level=level)
         progress = Progress(request.token)
@@ -144,7 +146,7 @@ class Relay:
         params: Mapping[str, Any],
         around: Around,
     ) -> dict[str, Any]:
-        """A modern client's request at a legacy server, over a connection for this call alone."""
+        """A modern client's request at a legacy server, over a connection only for this call."""
         body = params_for(params, to_modern=False)
         level = log_level(request.params) if "logging" in about.capabilities else None
 
@@ -159,9 +161,9 @@ class Relay:
     async def _send_offering_task(
         self, request: ClientRequest, upstream: McpUpstream, params: Mapping[str, Any], around: Around
     ) -> dict[str, Any]:
-        """A modern client's call at a server that may make a task of it, and ask within that task."""
+        """A modern client's call at a server that may make a task of it, and may ask within that task."""
         body = params_for(params, to_modern=True)
-        # To the server the client looks like one that follows tasks.
+        # The server sees a client that supports tasks.
         request.client = GatewayClient(with_tasks_extension(request.client.capabilities), request.client.outbound)
 
         async def perform(side: ClientFeatures, on_notify: NotifyFn | None) -> dict[str, Any]:
@@ -171,7 +173,7 @@ class Relay:
         return await self._pending.run(request, params, perform, foreign=True)
 
     def _notifier(self, request: ClientRequest, about: InitializeResult, progress: Progress) -> NotifyFn | None:
-        """Gets the notifications for this request; None if neither progress nor log messages can come."""
+        """Receives the notifications for this request; None if neither progress nor log messages can come."""
         if progress.token is None and "logging" not in about.capabilities:
             return None
         level = log_level(request.params)
@@ -201,9 +203,9 @@ async def _exchange(
 ) -> dict[str, Any]:
     """Sends a call and returns its result; `follow` and `answer` serve the task that the server may make of it."""
     async with around() as note, opening as channel:
-        await channel.about()  # the time of a start is not the call's
+        await channel.about()  # the time for a server's start does not count for the call
         if level is not None:
-            with suppress(UpstreamError):  # then the server sends what it sends by default
+            with suppress(UpstreamError):  # the server then uses its default level
                 await channel.request("logging/setLevel", {"level": level})
         with request.timeout.running():
             result = await _result(request, channel, body, on_notify=on_notify, follow=follow, answer=answer)
@@ -221,7 +223,7 @@ async def _result(
     follow: NotifyFn | None,
     answer: AnswerFn | None = None,
 ) -> dict[str, Any]:
-    """Sends a request and returns its result, also if the server answers it with a task."""
+    """Sends a request and returns its result, even if the server answers it with a task."""
     request.sent = True
     wanted = request.token is not None
     result = await channel.request(request.method, body, on_notify=on_notify, progress=wanted, waiting=request.queueing)
@@ -233,7 +235,7 @@ async def _result(
 
 
 def _status(request: ClientRequest, handle: Handle) -> OnTaskStatus:
-    """Turns status messages of a server's task into progress; its value is the number of messages so far."""
+    """Converts status messages of a server's task to progress; its value is the number of messages so far."""
     progress, messages = Progress(request.token), list[str]()
 
     async def told(task: Mapping[str, Any]) -> None:
@@ -266,7 +268,7 @@ async def _with_answers(request: ClientRequest, body: dict[str, Any], asked: Map
 
 
 async def _ask(request: ClientRequest, question: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A client's answer to a server's question; the client is asked only what its capabilities allow."""
+    """A client's answer to a server's question; the client is asked only if it declares the capability."""
     method, params = question.get("method"), question.get("params")
     if not isinstance(method, str) or not (params is None or isinstance(params, Mapping)):
         raise UpstreamError(INTERNAL_ERROR, "the server asks something, and its question is malformed")

@@ -1,8 +1,8 @@
-"""Finds the server that a resource, a prompt or an argument to complete belongs to, and sends the request there.
+"""Finds the server of a resource, a prompt or an argument to complete, and sends the request to it.
 
-A single server gets all requests. Among several, the owner of a URI is the server that had it before; else servers that
-list it, then servers with a template that fits it, then all others. A server that does not list in time does not delay
-requests for the resources of the others.
+A single server gets all requests. Among several, the owner of a URI is the server that last returned it; else the first
+of those that list it, then of those with a matching template, then of all others. A slow server does not delay requests
+for the resources of the others.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pursuit.server.gateway.upstreams import GatewayLimits, Upstreams
 
 MAX_URI = 2_048
 TEMPLATE_SECONDS = 0.05
-"""Processor time for comparing one URI with the templates of all servers."""
+"""Seconds of processor time for matching one URI against the templates of all servers."""
 _NOT_HERE = (INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND)
 MAX_KNOWN = 10_000
 _Listed = tuple[frozenset[str], list[Any]]
-"""What a server lists: the URIs of its resources, and its templates."""
+"""The URIs of a server's resources, and its templates."""
 
 
 class GatewayResources:
@@ -61,7 +61,7 @@ class GatewayResources:
         return {**result, "contents": shown}
 
     async def _search(self, request: ClientRequest, uri: str) -> dict[str, Any]:
-        """The result of the owner; a server that had the resource before is asked first, and alone."""
+        """The result of the owner; a server that had the resource before is asked first, alone."""
         failure: Exception = MCPError(INVALID_PARAMS, f"no server has a resource {sendable(uri)}", {"uri": uri})
         known = self._known.get(uri)
         candidates = (await self.owners([uri]))[uri]
@@ -84,7 +84,7 @@ class GatewayResources:
         raise failure
 
     def linked(self, server: str, result: dict[str, Any]) -> dict[str, Any]:
-        """A tool's result whose links lead to its own server, also if another server has a resource with that URI."""
+        """A tool's result whose links lead to its own server, even if another server has a resource with that URI."""
         content: Any = result.get("content")
         if self._upstreams.names.single or not isinstance(content, list):
             return result
@@ -132,14 +132,14 @@ class GatewayResources:
         return await self._relay.send(request, self._upstreams[found[0]], request.params)
 
     async def owners(self, uris: Iterable[str]) -> dict[str, list[str]]:
-        """For each URI the servers that may have it, the likeliest first."""
+        """For each URI the servers that may have it, the most likely first."""
         wanted = list(uris)
         known = {uri: self._known[uri] for uri in wanted if self._known.get(uri) in self._upstreams}
         listed = {} if len(known) == len(wanted) else await self._list()
         return {uri: [known[uri]] if uri in known else _likeliest(listed, uri) for uri in wanted}
 
     async def _list(self) -> dict[str, _Listed]:
-        """What the servers list, without those that do not answer soon."""
+        """The lists of the servers, without those that do not answer soon."""
         found: dict[str, _Listed] = {}
 
         async def ask(server: str) -> None:
@@ -162,7 +162,7 @@ class GatewayResources:
 
 def _likeliest(listed: Mapping[str, _Listed], uri: str) -> list[str]:
     having = [server for server, (uris, _) in listed.items() if uri in uris]
-    # The patience is for all templates together: a server can list as many as it likes.
+    # One time limit for all templates together: a server can list any number.
     until = time.thread_time() + TEMPLATE_SECONDS
     fitting = [
         server
@@ -173,7 +173,7 @@ def _likeliest(listed: Mapping[str, _Listed], uri: str) -> list[str]:
 
 
 def fits(template: Any, uri: str) -> bool:
-    """Whether a URI may come from a URI template, or is the template itself; a long one fits nothing."""
+    """True if a URI may come from a URI template, or is the template itself; false for a long one."""
     if not isinstance(template, str) or max(len(template), len(uri)) > MAX_URI:
         return False
     try:

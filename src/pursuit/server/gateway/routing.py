@@ -1,10 +1,9 @@
-"""Chooses the connection to a server that a client's request uses.
+"""Chooses the connection to a server for a client's request.
 
-There are three: the connection that all clients share, one that a legacy client has for itself, and one that is leased
-for a single call. A legacy server keeps a state for each connection (log level, subscriptions) and sends its requests
-over it without saying to which call they belong. So a legacy client that declares an interactive capability, or that
-sets such a state, has a connection of its own; if there is only one client at all (stdio), the shared connection is its
-own.
+There are three: the connection that all clients share, the separate connection of a legacy client, and one that is
+leased for a single call. A legacy server keeps a state for each connection (log level, subscriptions) and sends its
+requests without naming the call. So a legacy client that declares an interactive capability, or sets such a state, has
+a separate connection; a gateway with only one client (stdio) gives it the shared connection.
 
 Invariant: a server's request reaches the client whose call it belongs to, or is refused.
 """
@@ -30,7 +29,7 @@ from pursuit.upstream.client import McpClient, McpUpstream, SharedClient
 from pursuit.upstream.transport import ClientFeatures
 
 UpstreamChannel = McpClient | SharedClient
-"""A connection to a server, for raw messages."""
+"""A connection to a server for raw messages."""
 
 LOG_MESSAGE = "notifications/message"
 
@@ -40,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Route:
-    """The connection of one legacy client to one server; `separate` if it is not the one that all share."""
+    """The connection of one legacy client to one server; `separate` if no other client uses it."""
 
     session: ClientSession
     server: str
@@ -50,7 +49,7 @@ class Route:
     opening: anyio.Lock = field(default_factory=anyio.Lock)
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Sends a server's request to the client: within the latest call on this connection, if there is one."""
+        """Sends a server's request to the client, within the latest call on this connection if there is one."""
         needed = NEEDED_CAPABILITY.get(method)
         if needed is not None and not self.session.can(needed):
             raise UpstreamError(METHOD_NOT_FOUND, f"{method}: the client does not declare that capability")
@@ -67,7 +66,7 @@ class Route:
 
 
 class Routing:
-    """All connections of clients to servers; `alone` if there is only one client for all time."""
+    """All connections of clients to servers; `alone` if there will be only one client."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup, *, alone: bool, limits: GatewayLimits) -> None:
         self._tasks = tasks
@@ -77,20 +76,20 @@ class Routing:
         self._under_way: dict[McpUpstream, list[ClientRequest]] = {}
 
     async def adopt(self, session: ClientSession, upstreams: Mapping[str, McpUpstream]) -> None:
-        """Gives the shared connections to the only client, in its own protocol version if the servers speak it."""
+        """Gives the shared connections to the only client, in its own protocol version if the servers support it."""
         if not self._alone:
             return
         waiting = [anyio.Event() for _ in upstreams]
         for done, (name, upstream) in zip(waiting, upstreams.items(), strict=True):
             route = self._routes[session, upstream] = Route(session, name, channel=upstream)
             self._tasks.start_soon(_adopt, route, upstream, done)
-        # A server that hangs does not keep the client from the others; it is adopted when it answers.
+        # A hanging server does not delay the others; it is adopted once it answers.
         with anyio.move_on_after(self._limits.connect_seconds if len(upstreams) > 1 else None):
             for done in waiting:
                 await done.wait()
 
     def forget(self, session: ClientSession) -> None:
-        """Removes the routes of a client that has gone; `_hold` closes their connections."""
+        """Removes the routes of a disconnected client; `_hold` closes their connections."""
         for key in [key for key in self._routes if key[0] is session]:
             del self._routes[key]
 
@@ -102,10 +101,10 @@ class Routing:
         return [route for (owner, _), route in self._routes.items() if owner is session]
 
     def log_message(self, upstream: McpUpstream, params: Mapping[str, Any]) -> None:
-        """Hands on a log message of a modern server that does not say to which request it belongs (stdio).
+        """Forwards a log message of a modern server that does not name its request (stdio).
 
-        It belongs to a request with a log level. If several clients have such a request, no client gets the message:
-        it may be about another client's call.
+        It belongs to a request with a log level. If several clients have such a request, the message is dropped: it may
+        be about another client's call.
         """
         requests = [one for one in self._under_way.get(upstream, ()) if is_wanted(_level(one), params)]
         if not requests or (not self._alone and any(one.client is not requests[-1].client for one in requests)):
@@ -122,7 +121,7 @@ class Routing:
         route = await self._route(client, upstream, request.method) if isinstance(client, ClientSession) else None
         channel = (None if route is None else route.channel) or upstream
         modern = is_modern((await channel.about()).protocol_version)
-        # A modern server sends no requests over a connection, but its log messages must be told apart.
+        # A modern server sends no requests over a connection, but its log messages must be distinguished.
         requests = self._under_way.setdefault(upstream, []) if route is None or modern else route.requests
         requests.append(request)
         try:
@@ -194,18 +193,18 @@ def _level(request: ClientRequest) -> str | None:
 
 
 def needs_own_connection(request: ClientRequest) -> bool:
-    """Whether a modern client's call needs a connection to a legacy server for itself."""
+    """True if a modern client's call needs a separate connection to a legacy server."""
     return request.client.interactive or log_level(request.params) is not None
 
 
 class _LegacySession:
-    """The shared connection of the only client: the client sides of the calls that use it now."""
+    """The shared connection of the only client: its calls that use it now."""
 
     def __init__(self) -> None:
         self.sides: list[ClientFeatures] = []
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Asks within the latest call that declares the capability."""
+        """Asks within the latest call whose client declares the capability."""
         needed = {**NEEDED_CAPABILITY, "roots/list": "roots"}.get(method)
         for side in reversed(self.sides):
             if side.answer is not None and (needed is None or side.capabilities.get(needed) is not None):
@@ -220,11 +219,11 @@ class _LegacySession:
 
 
 class LegacySessions:
-    """Connections to legacy servers that calls of modern clients use.
+    """The connections to legacy servers for calls of modern clients.
 
-    Invariants: over HTTP one call at a time uses a connection, so a server's request belongs to that call; the next one
-    finds what the server keeps for the connection (a browser, a train of thought). The only client, over stdio, has the
-    shared connection, which its calls use at the same time.
+    Invariants: over HTTP one call at a time uses a connection, so a server's request belongs to that call; the next
+    call finds the server's state of the connection (a browser, a train of thought). The only client, over stdio, has
+    the shared connection, which its calls use concurrently.
     """
 
     def __init__(self, limits: GatewayLimits) -> None:

@@ -1,10 +1,10 @@
 """The gateway: an MCP server in front of the configured servers.
 
-It is a middleware of the SDK's server that answers each request with the JSON of the servers behind it. Nothing that it
-relays goes through the SDK's own models, which drop fields that they do not know.
+It is a middleware of the SDK's server that answers each request with the JSON of the servers behind it. Relayed
+messages never pass through the SDK's own models, which drop fields that they do not know.
 
-A request goes down once: `Gateway.dispatch`, a handler of its method, `Relay.send`, the connection. A `tools/call` also
-passes the task middleware before and the `on_tool_call` middleware after `dispatch`.
+A request passes through `Gateway.dispatch`, a handler of its method, `Relay.send` and the connection. A `tools/call`
+also passes through the task middleware before `dispatch` and the `on_tool_call` middleware after it.
 """
 
 from __future__ import annotations
@@ -72,18 +72,18 @@ from pursuit.upstream.tasks import EXTENSION
 from pursuit.upstream.transport import ClientFeatures
 
 _UNREACHABLE: Mapping[str, Any] = {kind: {"listChanged": True} for kind in LIST_CHANGES}
-"""The capabilities of a server that cannot be reached now: what it may have when it comes back."""
+"""The capabilities assumed for a server that cannot be reached now."""
 
 _ROUTED = frozenset({"tools", "resources", "prompts", "completions", "logging"})
-"""The capabilities of several servers: the gateway knows which server such a request belongs to."""
+"""The capabilities of several servers: for these requests the gateway knows the server."""
 
 _FORWARDED = frozenset({"notifications/progress", "notifications/roots/list_changed"})
-"""The notifications of clients that the protocol defines for servers, besides those that the gateway answers itself."""
+"""The notifications of clients that MCP defines for servers, except those that the gateway handles itself."""
 
 _log = logging.getLogger(__name__)
 
 Found = Mapping[str, InitializeResult | None]
-"""What each server says about itself; None for a server that cannot be reached."""
+"""Each server's description of itself; None for a server that cannot be reached."""
 
 
 class Gateway:
@@ -186,18 +186,18 @@ class Gateway:
         return server
 
     async def close(self) -> None:
-        """Stops to listen to servers, and writes the end of the journal."""
+        """Stops listening to servers, and writes the end of the journal."""
         self.upstreams.close()
         with anyio.CancelScope(shield=True):
             await self._journal.close()
 
     def _layers(self, caller: Caller) -> Layers:
-        """The policy for this caller; the toolbox is another one after a reload."""
+        """The policy for this caller; read each time, because a reload replaces the toolbox."""
         host = self._runtime.toolbox.host
         return host.layers(None, None, *host.caller_layers(caller.credential))
 
     async def _adopt(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Gives the only client, over stdio, its connections before a request of it reaches a server."""
+        """Gives the only client, over stdio, its connections before its first request reaches a server."""
         if self._options.alone and ctx.request is None and is_modern(ctx.protocol_version) and not any(self._clients):
             await self._legacy_sessions.adopt(capabilities_of(ctx), self.upstreams.values())
         return await call_next(ctx)
@@ -229,7 +229,7 @@ class Gateway:
         return modern_result(ctx.method, result, self.info) if client.modern and "resultType" not in result else result
 
     async def _relay_unknown(self, request: ClientRequest) -> dict[str, Any]:
-        """A method that the protocol does not define goes to the only server if the configuration lists it."""
+        """A method that MCP does not define goes to the only server if the configuration lists it."""
         upstream = self.upstreams.only
         recorded = partial(self._authorizer.custom, request.ctx, upstream.config, relayed=True)
         return await self._relay.send(request, upstream, request.params, around=recorded)
@@ -243,7 +243,7 @@ class Gateway:
     async def _ask_all(
         self, about: Callable[[McpUpstream], Awaitable[InitializeResult]], seconds: float | None = None
     ) -> Found:
-        """Asks all servers about themselves; `seconds` is the limit for the only server."""
+        """Asks all servers for their descriptions; `seconds` limits an only server."""
         found: dict[str, InitializeResult | None] = dict.fromkeys(self.upstreams)
 
         async def ask(name: str, upstream: McpUpstream) -> None:
@@ -252,7 +252,7 @@ class Gateway:
             except PursuitError as error:
                 _log.warning("%s", error.message)
 
-        # A server that hangs does not keep the client from the others.
+        # A hanging server does not delay the others.
         with anyio.move_on_after(self._options.limits.connect_seconds if len(found) > 1 else seconds):
             async with anyio.create_task_group() as tasks:
                 for name, upstream in self.upstreams.items():
@@ -270,7 +270,7 @@ class Gateway:
         return await call_next(ctx)
 
     async def _forward(self, ctx: Context, client: ClientSession) -> None:
-        """Sends a notification of a client to its servers; one outside of the protocol as a custom request."""
+        """Sends a client's notification to its servers; handles one that MCP does not define like a custom request."""
         for route in self._routing.routes_of(client):
             upstream = self.upstreams.get(route.server)
             if route.channel is None or upstream is None:
@@ -278,7 +278,7 @@ class Gateway:
             if ctx.method in _FORWARDED:
                 await route.channel.notify(ctx.method, ctx.params)
                 continue
-            with suppress(MCPError, CallFailed):  # a notification has no answer; a refusal is in the audit
+            with suppress(MCPError, CallFailed):  # a notification gets no response; a refusal is in the audit
                 async with self._authorizer.custom(ctx, upstream.config) as note:
                     await route.channel.notify(ctx.method, ctx.params)
                     if note is not None:
@@ -292,7 +292,7 @@ class Gateway:
             tasks.cancel_scope.cancel()
 
     async def _set_level(self, request: ClientRequest) -> dict[str, Any]:
-        """Answers `logging/setLevel`: legacy servers get it now, modern servers get the level with each request."""
+        """Answers `logging/setLevel`: legacy servers get the level now, modern servers with each request."""
         level, result = request.params.get("level"), None
         if self.upstreams.names.single:
             result = await self._set_level_at(request, self.upstreams.only)
@@ -333,7 +333,7 @@ class Gateway:
     async def call_as_operator(self, ctx: Context | None, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Calls a tool of the only server for the operator, over the connection of a client's request or a new one.
 
-        From then on clients get nothing from the server but responses. Raises `CallFailed`.
+        After that, clients get only responses from the server. Raises `CallFailed`.
         """
         self._clients.outbound.closed = True
         try:
@@ -353,7 +353,7 @@ class Gateway:
             raise CallFailed(f"the server refused the call: {error.message}", answered=True) from None
 
     async def has_tool(self, ctx: Context, name: str) -> bool:
-        """Whether a client sees a tool of this name; True if that cannot be found out now."""
+        """True if a client sees a tool of this name, or if that cannot be determined now."""
         owner, client = self.upstreams.names.owner(name), self._clients.of(ctx)
         if owner is None or client is None:
             return False
@@ -363,10 +363,10 @@ class Gateway:
             return True
 
     def _notified(self, upstream: McpUpstream, method: str, params: Mapping[str, Any]) -> None:
-        """Hands on a notification outside of requests on the connection that all clients share."""
+        """Forwards a notification outside of requests on the connection that all clients share."""
         if method == "notifications/tools/list_changed":
             self.lists.changed(upstream.name)
-        body = without_meta(params, SUBSCRIPTION_ID_META_KEY)  # legacy clients know no streams
+        body = without_meta(params, SUBSCRIPTION_ID_META_KEY)  # legacy clients do not open streams
         if method == LOG_MESSAGE and is_modern(upstream.protocol_version or ""):
             self._routing.log_message(upstream, body)
             return
@@ -375,7 +375,7 @@ class Gateway:
                 session.notify_from(upstream.name, method, body)
 
     async def _retry(self, upstream: McpUpstream) -> None:
-        """Tries a server that is missing from the lists until it answers, and notifies clients then."""
+        """Polls a server that is missing from the lists until it answers, and then notifies clients."""
         if upstream in self._retried:
             return
         self._retried.add(upstream)
@@ -395,7 +395,7 @@ class Gateway:
         self._retried.discard(upstream)
 
     async def reload(self) -> None:
-        """Loads the configuration again; a faulty one changes nothing."""
+        """Reloads the configuration; a faulty one changes nothing."""
         try:
             reloaded = await self._runtime.reload(check_names if self._options.search else None)
         except PursuitError as error:
@@ -437,7 +437,7 @@ def initialize_result(params: Mapping[str, Any], found: Found) -> dict[str, Any]
         "capabilities": capabilities_of_all(found),
         "serverInfo": _server_info(found),
     }
-    # The tasks are the gateway's own; versions before 2025-11-25 have none.
+    # The tasks are those of the gateway; versions before 2025-11-25 have none.
     if asked not in HANDSHAKE_PROTOCOL_VERSIONS or asked in FIRST_VERSIONS:
         result["capabilities"]["tasks"] = protocol.CAPABILITY
     return _with_instructions(result, found)
@@ -461,7 +461,7 @@ def _server_info(found: Found) -> Mapping[str, Any]:
 
 
 def _with_instructions(result: dict[str, Any], found: Found) -> dict[str, Any]:
-    """Adds the servers' instructions: of one server as they are, of several under their names."""
+    """Adds the servers' instructions: those of one server unchanged, those of several under their names."""
     given = {name: about.instructions for name, about in found.items() if about is not None and about.instructions}
     if len(found) == 1:
         text = next(iter(given.values()), None)
@@ -476,7 +476,7 @@ def capabilities_of_all(found: Found) -> dict[str, Any]:
     for about in found.values():
         union = _merged(union, dict(_UNREACHABLE) if about is None else protocol.without_tasks(about.capabilities))
     if len(found) > 1:
-        # The method of an extension does not say which server it belongs to.
+        # The method of an extension does not name its server.
         return {key: value for key, value in union.items() if key in _ROUTED}
     return union
 

@@ -1,10 +1,10 @@
-"""Sends clients the notifications that they subscribed to, across both generations of the protocol.
+"""Sends clients the notifications that they subscribed to, in either protocol generation.
 
-A modern client opens a stream with `subscriptions/listen`. A legacy client gets list changes without asking and
+A modern client opens a stream with `subscriptions/listen`. A legacy client gets list changes without a request and
 subscribes to single resources; at a modern server the gateway listens for it.
 
-Invariant: the acknowledgement is the first notification of a stream; each notification carries the client's own id of
-the stream; when a client leaves, its subscriptions at the servers end.
+Invariant: the acknowledgement is the first notification of a stream; each notification has the client's own id of the
+stream; when a client disconnects, its subscriptions at the servers end.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from pursuit.upstream.transport import ClientFeatures, NotificationQueue, too_la
 UPDATED = "notifications/resources/updated"
 FLAGS: Mapping[str, str] = {flag: f"notifications/{kind}/list_changed" for kind, flag in LIST_CHANGES.items()}
 RETRY_SECONDS = (1.0, 30.0)
-"""The first and the longest pause before a server is tried again."""
+"""The first and the longest pause before another try to reach a server."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What a client wants of one server: the filter for that server, and the client's URIs of its resources."""
+    """A client's subscriptions at one server: the filter, and the client's URIs of the server's resources."""
 
     wanted: dict[str, Any]
     shown: dict[str, str] = field(default_factory=dict[str, str])
 
     def uri_for_client(self, uri: Any) -> Any:
-        """The client's URI of a resource; a single server's own URIs are the client's."""
+        """The client's URI of a resource; with a single server both use the same URIs."""
         return self.shown.get(uri, uri) if isinstance(uri, str) else uri
 
 
 @dataclass(slots=True, eq=False)
 class UpstreamListener:
-    """Listens to one server for one client's stream; `accepted` are the client's URIs that the server tells about."""
+    """Listens to one server for one client's stream; `accepted` holds the client's URIs with updates."""
 
     upstream: McpUpstream
     part: _Part
@@ -82,7 +82,7 @@ class UpstreamListener:
         )
 
     async def _listen_to_modern(self, side: ClientFeatures) -> None:
-        """Relays the server's stream, and opens it again when it breaks."""
+        """Relays the server's stream, and reopens it after a break."""
         pause = RETRY_SECONDS[0]
 
         async def on_notify(method: str, params: Mapping[str, Any]) -> None:
@@ -104,7 +104,7 @@ class UpstreamListener:
             pause = min(pause * 2, RETRY_SECONDS[1])
 
     async def _listen_to_legacy(self) -> None:
-        """Takes list changes from the shared connection, and resource updates from it if its client is the only one."""
+        """Receives list changes over the shared connection; resource updates only if its client is the only one."""
         methods = {method for key, method in FLAGS.items() if self.part.wanted.get(key) is True}
         uris: Sequence[str] = self.part.wanted.get("resourceSubscriptions", ())
         alone = self.upstream.features.answer is not None
@@ -132,7 +132,7 @@ class UpstreamListener:
         except PursuitError as error:
             _log.warning("%s: cannot listen to resources: %s", self.upstream.name, error)
             self.begun.set()
-            await anyio.sleep_forever()  # its lists may change when it is there again
+            await anyio.sleep_forever()  # its lists may have changed when it returns
         finally:
             stop()
 
@@ -178,7 +178,7 @@ class GatewaySubscriptions:
             try:
                 async for method, params in stream:
                     await request.notify(method, _with_id(params, request))
-                    if stream.dropped:  # a stream with a hole is worse than none: the client listens again
+                    if stream.dropped:  # a stream that lacks notifications must end: the client listens again
                         break
             finally:
                 stream.close()
@@ -196,13 +196,13 @@ class GatewaySubscriptions:
                     stream.put(method, {})
 
     def end(self) -> None:
-        """Notifies all streams that every list has changed and ends them: clients listen again."""
+        """Notifies all streams that every list has changed and ends them; clients then listen again."""
         self.changed()
         for stream in tuple(self._streams):
             stream.close()
 
     async def _parts(self, wanted: Mapping[str, Any], uris: Sequence[str]) -> dict[str, _Part]:
-        """What a client wants of each server: all list changes, and updates of the server's own resources."""
+        """A client's subscriptions at each server: all list changes, and updates of the server's own resources."""
         names = self.upstreams.names
         if names.single:
             return {names.servers[0]: _Part(dict(wanted))}
@@ -216,7 +216,7 @@ class GatewaySubscriptions:
         return {server: part for server, part in parts.items() if part.wanted}
 
     async def _owners(self, uris: Sequence[str]) -> dict[str, tuple[str, str] | None]:
-        """For each URI the server that it belongs to, and that server's own URI."""
+        """The server of each URI, and that server's own URI."""
         names = self.upstreams.names
         found = await self.resources.owners(uri for uri in uris if names.uri_owner(uri) is None)
         owners = {uri: [(server, uri) for server in servers] for uri, servers in found.items()}
@@ -255,7 +255,7 @@ class GatewaySubscriptions:
         return owner if is_modern(about.protocol_version) else None
 
     async def _hold(self, session: ClientSession, uri: str, upstream: McpUpstream, own: str) -> None:
-        """Listens for a legacy client, until it unsubscribes or goes."""
+        """Listens for a legacy client, until it unsubscribes or disconnects."""
         send = NotificationQueue(LIMITS.queued)
         side = ClientFeatures(capabilities=session.capabilities)
         listener = UpstreamListener(upstream, _Part({"resourceSubscriptions": [own]}, {own: uri}), send)

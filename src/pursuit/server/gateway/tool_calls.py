@@ -1,9 +1,9 @@
-"""Answers `tools/call`: which server's tool it is, whether the call may be made, and what the client gets.
+"""Answers `tools/call`: finds the server of the tool, has the call authorized, and returns the result.
 
-A call may also be made by the tools of the tool search, or as a task of the gateway's own, whether the server knows
-tasks or not. All of them take the same way: `ToolCalls.resolve`, the `on_tool_call` middleware, `ToolCalls.perform`.
+A call may also come from the tools of the tool search, or run as a task of the gateway, whether the server supports
+tasks or not. Each call takes the same path: `ToolCalls.resolve`, the `on_tool_call` middleware, `ToolCalls.perform`.
 
-Invariant: no call reaches a server that the authorizer did not let pass; the server's own result is not changed, and a
+Invariant: no call reaches a server unless the authorizer permits it; the server's own result is not changed, and a
 failure that a model should read is a tool's result.
 """
 
@@ -44,7 +44,7 @@ from pursuit.upstream.pins import unlisted
 from pursuit.upstream.tasks import task_generation, task_support
 
 SEARCH_SERVER = "tools"
-"""The part before the names of the search's tools; none of several servers may have this name."""
+"""The prefix of the names of the search's tools; none of several servers may have this name."""
 
 MAX_FOUND = 50
 TASK_PROGRESS_TOKEN = "pursuit-task"  # noqa: S105 - a server reports progress under it
@@ -81,18 +81,18 @@ CallTool = Callable[[GatewayCall], Awaitable[dict[str, Any]]]
 """Makes a call. Raises `CallFailed` or `UpstreamUnavailable` if there is no result, `MCPError` for a server's error."""
 
 ToolCallMiddleware = Callable[[GatewayCall, CallTool], Awaitable[dict[str, Any]]]
-"""Wraps each call of a tool: it may make the call, change it, or answer it itself.
+"""Wraps each call of a tool: it may pass the call on, change it, or answer it itself.
 
 The server's definition of the tool is looked up inside `call_next`: that may wait for the server, and the middleware
-decides for how long.
+limits the time.
 """
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ToolCalls:
-    """Calls tools of these servers; `default_timeout` is for tools without a timeout of their own.
+    """Calls tools of these servers; `default_timeout` is for tools without a configured timeout.
 
-    `searchable`: there are tools besides those of the servers.
+    `searchable` is true if there are tools besides those of the servers.
     """
 
     upstreams: Upstreams
@@ -106,7 +106,7 @@ class ToolCalls:
     searchable: bool
 
     def resolve(self, request: ClientRequest) -> GatewayCall:
-        """The call that a request makes; raises `MCPError`."""
+        """The call of a request; raises `MCPError`."""
         params = request.params
         name, arguments = params.get("name"), params.get("arguments")
         if not isinstance(name, str):
@@ -131,7 +131,7 @@ class ToolCalls:
         request, upstream, arguments = call.request, self.upstreams[call.server], call.arguments
         tool = await self.lists.find(request, call.server, call.name)
         if tool is None:
-            # The policy decides about a tool that its server does not list, of which nothing else is known.
+            # Policy decides about a tool that its server does not list, without knowing its definition.
             config = upstream.config
             tool = Tool(
                 server=call.server,
@@ -162,7 +162,7 @@ class ToolCalls:
         return self.authorizer.result(authorization, self.resources.linked(call.server, result))
 
     async def plan(self, ctx: Context) -> TaskPlan:
-        """The task that a call would be; any call can be one."""
+        """The plan for a call as a task; every call can be one."""
         params = ctx.params or {}
         name = params.get("name")
         if not isinstance(name, str):
@@ -177,11 +177,11 @@ class ToolCalls:
         return TaskPlan(title=title[:200], when="late" if tool is None else self._when(tool), origin=origin)
 
     def strict(self) -> bool:
-        """Whether the configuration of any tool says that its calls must be tasks."""
+        """True if the configuration of any tool says that its calls must be tasks."""
         return any(said.task_only for server in self.upstreams.values() for said in server.config.tools.values())
 
     def _when(self, tool: Tool) -> When:
-        """At once if the configuration says that it takes long, or the server that it must be a task."""
+        """A task from the beginning if the configuration says that it takes long, or the server requires a task."""
         settings = self.upstreams[tool.server].config.tools.get(tool.name)
         if settings is not None and settings.task_only:
             return "must be"
@@ -191,7 +191,7 @@ class ToolCalls:
 
 
 def tool_error(text: str, *, unknown: bool = False) -> dict[str, Any]:
-    """A tool's result that says what went wrong; `unknown`: the call may have taken effect."""
+    """A tool's result that describes the failure; `unknown` if the call may have taken effect."""
     result: dict[str, Any] = {"content": [{"type": "text", "text": sendable(text)}], "isError": True}
     if unknown:
         result["_meta"] = {OUTCOME_META_KEY: "unknown"}
@@ -199,7 +199,7 @@ def tool_error(text: str, *, unknown: bool = False) -> dict[str, Any]:
 
 
 def no_answer(error: CallFailed) -> MCPError:
-    """The error for a client whose request is not a tool call and has no answer."""
+    """The error for a client whose request is not a tool call and failed."""
     return MCPError(INTERNAL_ERROR, sendable(str(error)))
 
 
@@ -232,14 +232,14 @@ _TOOLS: Mapping[str, tuple[type[InputModel], dict[str, Any]]] = {
 
 
 def check_names(servers: Sequence[str]) -> None:
-    """Raises `ValidationFailed` if a server's tools would be named like those of the search."""
+    """Raises `ValidationFailed` if a server's tools would have the names of the search's tools."""
     if SEARCH_SERVER in servers and len(servers) > 1:
         reason = "with --tool-search its tools would be named like those of the search; rename the server"
         raise ValidationFailed([Fault(field=f"servers.{SEARCH_SERVER}", reason=reason)])
 
 
 class ToolSearch:
-    """Three tools instead of all: find a tool, read its definition, call it. `call` makes a call."""
+    """Three tools instead of all others: find a tool, read its definition, call it. `call` makes a call."""
 
     def __init__(self, upstreams: Upstreams, lists: Lists, call: Handler) -> None:
         check_names(upstreams.names.servers)
@@ -293,7 +293,7 @@ class ToolSearch:
 
 
 def ranked(tools: list[Any], query: str) -> list[Any]:
-    """The tools that have words of the query: first by the number of words, then by words in the name."""
+    """The tools with words of the query: first by the number of words, then by words in the name."""
     wanted = set(WORD.findall(query.lower()))
     scored: list[tuple[int, int, int]] = []
     for index, tool in enumerate(tools):
@@ -310,12 +310,12 @@ def _result(body: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 
 class DetachedRequest(ClientRequest):
-    """A call whose client may be gone: a modern client, so a server's question becomes an `input_required` result."""
+    """A call whose client may have disconnected."""
 
     detached = True
 
     def __init__(self, ctx: Context, params: Mapping[str, Any], outbound: OutboundFilter) -> None:
-        # The tasks are the gateway's own, so the server does not see that the client knows tasks.
+        # The tasks are those of the gateway, so the server does not see that the client supports tasks.
         super().__init__(ctx, GatewayClient(without_tasks(capabilities_of(ctx)), outbound))
         self.params = {key: value for key, value in params.items() if key != "task"}
         self.task: TaskContext | None = None
@@ -334,11 +334,11 @@ class DetachedRequest(ClientRequest):
 
     @property
     def token(self) -> Any:
-        """The client's progress token, or one of ours: the call may become a task that reports progress."""
+        """The client's progress token, or a new one: the call may become a task that reports progress."""
         return TASK_PROGRESS_TOKEN if self._client_token is None else self._client_token
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Reports progress to the task; while the client still waits, to the client."""
+        """Reports progress to the task, and to the client while it still waits."""
         if self.task is None:
             if method != PROGRESS or self._client_token is not None:
                 await super().notify(method, params)
@@ -353,7 +353,7 @@ class DetachedRequest(ClientRequest):
 
 @dataclass(slots=True, eq=False)
 class TaskPerformer:
-    """Makes one call with `call`, again with each answer that it asks for; `stream` is that of the gateway."""
+    """Makes one call with `call`, and repeats it with each answer; `stream` is the gateway's stream."""
 
     ctx: Context
     call: Handler
@@ -370,11 +370,11 @@ class TaskPerformer:
             self._request.task = task
 
     async def answered_elsewhere(self, questions: Mapping[str, Any]) -> None:
-        """Returns when none of these is an open approval; a server's question only the client can answer."""
+        """Returns when none of these is an open approval; only the client can answer a server's question."""
         ours = [key for key in questions if APPROVAL_ID.fullmatch(key)]
         if not ours:
             await anyio.sleep_forever()
-        # No event tells that the time of an approval is over.
+        # No event announces the expiry of an approval.
         while any(one.approval_id in ours for one in await self.approvals.open(self.stream)):  # noqa: ASYNC110
             await anyio.sleep(LOOK_EVERY)
 

@@ -1,7 +1,7 @@
 """The servers behind a gateway, the names of their tools, prompts and resources, and the options of a gateway.
 
-Servers and names change when the configuration is loaded again. Invariant: the gateway listens to a server exactly
-while the server is configured; each name can be turned back into a server and its own name.
+Servers and names change when the configuration is reloaded. Invariant: the gateway listens to a server exactly while
+the server is configured; each name can be converted back to a server and its own name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NotifiedBy = Callable[[McpUpstream, str, Mapping[str, Any]], None]
 """Called with the server, the method and the parameters of a notification."""
 
 MAX_NAME = 128
-"""The protocol's limit for the name of a tool."""
+"""MCP's limit for the name of a tool."""
 
 SCHEME = "via"
 _SEPARATOR = "_-"
@@ -37,12 +37,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class GatewayLimits:
-    """How long a gateway waits, and how much it opens.
+    """The time limits of a gateway, and its numbers of connections and calls.
 
-    `connect_seconds`: for the slowest of several servers when a client connects. `optional_seconds`: for servers that a
-    request concerns but can do without. `list_seconds`: for each of several servers in a list; `slow_list_seconds` if
-    it was too slow the last time. `ask_seconds`: for a client's answer to a server. `own_connections`: clients that
-    have a process of a server for themselves. `legacy_calls`: concurrent calls of modern clients to each legacy server.
+    `connect_seconds` is for the slowest of several servers when a client connects. `optional_seconds` is for servers
+    that a request can do without. `list_seconds` is for each of several servers in a list; `slow_list_seconds` if it
+    was too slow the last time. `ask_seconds` is for a client's answer to a server. `own_connections` is the number of
+    clients with a separate process of a server. `legacy_calls` is the number of concurrent calls of modern clients to
+    each legacy server.
     """
 
     connect_seconds: float = 10.0
@@ -58,9 +59,9 @@ class GatewayLimits:
 class GatewayOptions:
     """Options of a gateway.
 
-    `alone`: it serves a single client (stdio). `search`: three tools replace all others. `reloads`: SIGHUP reloads the
-    configuration, and does not mean that the terminal was closed. `info`: the server's name in the gateway's own
-    answers. `hello_seconds`: how long discovery waits for an only server.
+    With `alone` it serves a single client (stdio). With `search` three tools replace all others. With `reloads` SIGHUP
+    reloads the configuration, and does not mean that the terminal was closed. `info` is the server's name in the
+    gateway's own answers. `hello_seconds` limits how long discovery waits for an only server.
     """
 
     alone: bool = False
@@ -74,10 +75,10 @@ class GatewayOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """The names of what these servers offer; a single server keeps its own names if the spelling allows them.
+    """The names of these servers' offers; a single server keeps its own names if the spelling permits.
 
-    The operator's commands beside it do not change that. The spelling `escaped` is for clients whose model accepts no
-    dot in a name.
+    The operator's commands do not count as another server. The spelling `escaped` is for clients whose model does not
+    accept a dot in a name.
     """
 
     servers: Sequence[str]
@@ -89,7 +90,7 @@ class Names:
 
     @property
     def bare(self) -> str | None:
-        """The server whose names stay as they are."""
+        """The server whose names are not changed."""
         found = [server for server in self.servers if server != COMMANDS_SERVER] or self.servers
         return found[0] if len(found) == 1 else None
 
@@ -119,7 +120,7 @@ class Names:
         return f"{SCHEME}://{server}/{quote(uri, safe='')}"
 
     def uri_owner(self, uri: str) -> tuple[str, str] | None:
-        """The server and its own URI behind such a URI; None for any other one."""
+        """The server and its own URI for such a URI; None for any other URI."""
         scheme, found, rest = uri.partition("://")
         server, slash, quoted = rest.partition("/")
         if scheme != SCHEME or not found or not slash or server not in self.servers:
@@ -128,7 +129,7 @@ class Names:
 
 
 def escaped(server: str, name: str) -> str:
-    """A name of letters, digits, `-` and `_`: `_` is doubled, another character is `_x` code `_`, `_-` separates."""
+    """A name of letters, digits, `-` and `_`: `_` is doubled, others become `_x` code `_`, and `_-` separates."""
     return f"{_escape(server)}{_SEPARATOR}{_escape(name)}"
 
 
@@ -137,7 +138,7 @@ def _escape(text: str) -> str:
 
 
 def _unescape(name: str) -> tuple[str, str, str]:
-    """The parts of an escaped name, as `partition` gives them; without a separator if it is not an escaped name."""
+    """The parts of an escaped name, like `partition`; without a separator if the name is not escaped."""
     parts, tokens = [""], ESCAPED_CHARACTER.findall(name)
     if "".join(tokens) != name:
         return name, "", ""
@@ -185,7 +186,7 @@ class Upstreams(Mapping[str, McpUpstream]):
         return upstream
 
     def refresh(self) -> dict[str, McpUpstream]:
-        """Takes over the servers of the pool; returns those that are new or replaced."""
+        """Adopts the servers of the pool; returns the new and the replaced ones."""
         found = {name: self._server(name) for name in self._pool.names}
         fresh = {name: one for name, one in found.items() if self._upstreams.get(name) is not one}
         for upstream in [one for one in self._stops if one not in found.values()]:
@@ -199,7 +200,7 @@ class Upstreams(Mapping[str, McpUpstream]):
         return fresh
 
     def _server(self, name: str) -> McpUpstream:
-        """A server of the pool; tools that the program passes in are served over MCP as well."""
+        """A server of the pool; tools that the program passes in are also served over MCP."""
         upstream, known = self._pool.upstream(name), self._upstreams.get(name)
         if isinstance(upstream, McpUpstream):
             return upstream

@@ -1,1 +1,1 @@
-"""A problem as an MCP server: the brief, the tools of its own server, and one submission."""
+"""A problem as an MCP server: the brief, the tools of the problem's server, and one submission."""

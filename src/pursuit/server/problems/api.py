@@ -1,4 +1,4 @@
-"""A problem in Python: read from a manifest or made around an MCP server.
+"""A problem in Python, read from a manifest or made for an MCP server.
 
 Nothing here waits or connects, except `replay`, which is awaited; so a problem can be made anywhere.
 """
@@ -29,24 +29,24 @@ _ANYTHING: Mapping[str, Any] = {
     "predicates": [{"metric": "submitted", "expression": "1"}],
     "metrics": [{"metric": "submitted"}],
 }
-"""The scorer of a problem without one: each submission counts."""
+"""The scorer of a problem that does not define one: each submission counts."""
 
 
 class Problem:
-    """One problem; `manifest` is all of it."""
+    """One problem; `manifest` contains all of it."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
 
     @classmethod
     def from_manifest(cls, path: Path | str) -> Self:
-        """The problem in a `problem.toml`, or in the folder that has one; raises `ValidationFailed`."""
+        """The problem in a `problem.toml`, or in the folder with that file; raises `ValidationFailed`."""
         place = Path(path)
         return cls(read_manifest(place / MANIFEST if place.is_dir() else place))
 
     @classmethod
     def shipped(cls, problem_id: str) -> Self:
-        """One of the problems that come with Pursuit."""
+        """One of the problems that Pursuit ships."""
         return cls(ProblemCatalogue.load().get(problem_id))
 
     @classmethod
@@ -59,15 +59,15 @@ class Problem:
         cwd: str | Path | None = None,
         **fields: Any,
     ) -> Self:
-        """The problem around a server that is a command; `fields` are the keys of a manifest.
+        """The problem for a server that is started by a command; `fields` are the keys of a manifest.
 
-        A server that is a problem itself, such as `pursuit problem serve`, keeps its own brief and `submit_final`.
-        The files of the server may lie anywhere; those that `fields` name lie in the working directory.
+        A server that is itself a problem, such as `pursuit problem serve`, keeps its own brief and `submit_final`. The
+        files of the server may be anywhere; those named in `fields` are in the working directory.
         """
         if "server" in fields:
             reason = "is made of the command and its args here; put further keys of a server into a problem.toml"
             raise ValidationFailed([Fault(field="server", reason=reason)])
-        # A text in `args` stays a text, which is refused: it is not a list of letters.
+        # A text in `args` is not converted to a list of letters; it is refused.
         server: dict[str, Any] = {"command": command, "args": args}
         server |= {key: value for key, value in (("env", env), ("cwd", cwd)) if value}
         given: dict[str, Any] = {
@@ -83,7 +83,7 @@ class Problem:
         manifest, faults = parse_manifest(given, Path.cwd() / MANIFEST)
         if manifest is None:
             raise ValidationFailed(faults)
-        # There is no file to make the digest of, so the table stands for it.
+        # Without a file, the digest is that of the table.
         return cls(replace(manifest, digest=digest_of(json.dumps(given, sort_keys=True, default=str))))
 
     @property
@@ -91,7 +91,7 @@ class Problem:
         return self.manifest.problem_id
 
     def brief(self, *, include_citation: bool = True) -> str:
-        """The brief as agents read it; the tools of a server are not in it, because no server is asked here."""
+        """The brief as agents read it, without the tools of a server, because no server is asked here."""
         return write_brief(self.manifest, citations=include_citation)
 
     def to_mcp_server(
@@ -106,7 +106,7 @@ class Problem:
         many: bool = False,
         citation_mode: CitationMode | None = None,
     ) -> ProblemServer:
-        """Returns a low-level server of the MCP SDK; each run of it serves one client with one attempt.
+        """Returns a low-level server of the MCP SDK; each of its runs serves one client with one attempt.
 
         With `many`, for HTTP, a run has several clients. `state` is the ledger (default: that of the command line).
         `citation_mode` (`summary`, `summary+raw` or `raw`) replaces that of the manifest. `aclose()` of the server ends
@@ -125,7 +125,7 @@ class Problem:
         return problem_server(_with_citation_mode(self.manifest, citation_mode), options, many=many)
 
     async def replay(self, attempt_id: str, *, state: Path | str | None = None) -> Replayed:
-        """Scores an attempt at this problem again from its log, without its server; the ledger does not change.
+        """Scores an attempt at this problem again from its log, without its server; does not change the ledger.
 
         Raises `AttemptNotFound`, and `InvalidArgument` if there is nothing to score.
         """

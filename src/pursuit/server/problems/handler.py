@@ -1,10 +1,10 @@
 """Serves one problem to one client: a middleware in front of the gateway, and the gateway's `on_tool_call` middleware.
 
-`ProblemHandler` adds the brief and `submit_final` to what the gateway answers, and decides which tools agents see.
-`ProblemCalls` counts each call before it is made and ends it when the time is over, also if the call is a task.
+`ProblemHandler` adds the brief and `submit_final` to the gateway's answers, and decides which tools agents see.
+`ProblemCalls` counts each call before it is made, and cancels it at the end of the time, even if it is a task.
 
-Invariant: what the problem's server answers is not changed; no answer holds scoring data unless the manifest shows the
-score.
+Invariant: the answers of the problem's server are not changed; no answer contains scoring data unless the manifest
+shows the score.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pursuit.server.problems.listing import MISNAMED, OWN, ProblemOffer, Upstrea
 from pursuit.server.problems.submission import Submission, comes_back, refusal
 
 MAX_PENDING = 1_000
-"""Calls that wait for answers; the next round trip of a further one counts as another call."""
+"""The number of remembered calls that wait for answers; the next round trip of any other counts as another call."""
 
 HELLO_SECONDS = 7.0
 LOOK_SECONDS = 1.5
@@ -50,7 +50,7 @@ Chain = Callable[[Context, CallNext], Awaitable[HandlerResult]]
 
 
 class RoundTrips:
-    """The calls that ask their client first, by tool, arguments and the state that the client brings back.
+    """The calls that asked their client, by tool, arguments and the state that the client returns.
 
     Invariant: a request continues a call only with the same tool and arguments, and once for each question; any other
     request is another call. A server may ask without a state.
@@ -60,7 +60,7 @@ class RoundTrips:
         self._asked: list[tuple[tuple[str, str | None], int]] = []
 
     def note(self, call: GatewayCall, number: int, result: Mapping[str, Any]) -> bool:
-        """Whether the result of the call with this number asks first; then the call is remembered."""
+        """True if the result of the call with this number asks its client; then the call is remembered."""
         state = result.get("requestState")
         if result.get("resultType") != "input_required" or not (state is None or isinstance(state, str)):
             return False
@@ -70,7 +70,7 @@ class RoundTrips:
         return True
 
     def number(self, call: GatewayCall) -> int | None:
-        """The number of the call that a request continues; None if it is another call."""
+        """The number of the call that a request continues; None for another call."""
         if not comes_back(call.params):
             return None
         state = call.params.get("requestState")
@@ -79,7 +79,7 @@ class RoundTrips:
         return None if place is None else self._asked.pop(place)[1]
 
     def forget(self, number: int) -> bool:
-        """Forgets a call; whether it was waiting for its client."""
+        """Forgets a call; returns whether it was waiting for its client."""
         before, self._asked = self._asked, [one for one in self._asked if one[1] != number]
         return len(self._asked) < len(before)
 
@@ -91,7 +91,7 @@ def _digest(call: GatewayCall) -> str:
 class ProblemCalls:
     """The calls of one attempt, as the gateway's `on_tool_call` middleware.
 
-    It uses the listing as `ProblemHandler` has just looked it up.
+    It uses the latest listing of `ProblemHandler`.
     """
 
     def __init__(self, listing: UpstreamListing, submission: Submission) -> None:
@@ -126,7 +126,7 @@ class ProblemCalls:
         return await self.submission.pass_on(call, call_next, form)
 
     async def _number(self, call: GatewayCall, offer: ProblemOffer) -> int:
-        """The number of a call, which counts unless it is another round trip of an earlier one."""
+        """The number of a call; it counts unless it is another round trip of an earlier one."""
         number = self._round_trips.number(call)
         if number is not None:
             await self._attempt.check_open()
@@ -144,7 +144,7 @@ class ProblemCalls:
                 if asks and call.request.pending is not None:
                     self.submission.watcher.watch(call.request.pending, partial(self._ended, number))
                 ok = not result.get("isError")
-                with suppress(RecursionError):  # a result that is nested too deep has no metrics
+                with suppress(RecursionError):  # a result that is nested too deep has no readable metrics
                     metrics = leaves(lift(call.name, result)[0])
                 return result
         finally:
@@ -154,7 +154,7 @@ class ProblemCalls:
         return refusal(await self._attempt.overran())
 
     async def _ended(self, number: int, late: bool) -> None:
-        """A call whose client did not come back before the time was over has failed."""
+        """A call fails if its client does not return before the end of the time."""
         if late and self._round_trips.forget(number):
             await self._attempt.answered(number, ok=False)
             await self._attempt.overran()
@@ -162,9 +162,9 @@ class ProblemCalls:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ProblemHandler:
-    """Answers one client; `chain` is the gateway, and `has_tool` says whether a client sees a tool there.
+    """Answers one client; `chain` is the gateway, and `has_tool` tells if a client sees a tool there.
 
-    `server_name` is the name of the server that the operator chose.
+    `server_name` is the server name that the operator chose.
     """
 
     calls: ProblemCalls
@@ -193,7 +193,7 @@ class ProblemHandler:
         }
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Answers one message; the gateway answers what the problem does not, and the SDK the rest."""
+        """Answers one message; passes on the rest to the gateway or the SDK."""
         handler = self._handlers.get(ctx.method) if ctx.request_id is not None else None
         if handler is None or ctx.method in (LEGACY_ONLY if is_modern(ctx.protocol_version) else MODERN_ONLY):
             return await self.chain(ctx, call_next)
@@ -242,7 +242,7 @@ class ProblemHandler:
         return await self._list(ctx, "prompts", (await self.calls.listing.look()).more_prompts())
 
     async def _list(self, ctx: Context, kind: str, more: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-        """The server's list, empty if it has none, with `more` on its last page."""
+        """The server's list, or an empty one, with `more` on its last page."""
         try:
             body = dict(cast("Mapping[str, Any]", await self._gateway(ctx)))
         except MCPError as error:
@@ -254,7 +254,7 @@ class ProblemHandler:
         return body
 
     async def _server_brief(self, ctx: Context, offer: ProblemOffer) -> HandlerResult:
-        """The brief of a server that is a problem itself, with the limits of this one."""
+        """The brief of a server that is itself a problem, with the limits of this one."""
         return offer.with_limits(ctx.method, cast("Mapping[str, Any]", await self._gateway(ctx)))
 
     async def _read_resource(self, ctx: Context) -> HandlerResult:
@@ -298,11 +298,11 @@ class ProblemHandler:
         return self._own_result(ctx, {"description": self._problem.summary, "messages": [message]})
 
     async def _call_tool(self, ctx: Context) -> HandlerResult:
-        """Answers the brief, and refuses tools that agents do not see; all other calls go to `ProblemCalls`."""
+        """Answers the brief, and refuses tools that agents do not see; passes all other calls to `ProblemCalls`."""
         params = ctx.params or {}
         name, arguments = params.get("name"), params.get("arguments")
         if not isinstance(name, str) or not (arguments is None or isinstance(arguments, Mapping)):
-            return await self._gateway(ctx)  # which says what is wrong
+            return await self._gateway(ctx)  # its answer names the fault
         offer: ProblemOffer | None = None
         with anyio.move_on_after(None if name == TOOL else self.submission.attempt.seconds_left()):
             offer = await self.calls.listing.look()

@@ -1,8 +1,8 @@
-"""What agents see of a problem: the tools of its own server, the brief and `submit_final`.
+"""The tools, resources and prompts that agents see: those of the problem's server, the brief and `submit_final`.
 
-Invariant: the server's own tools, resources and prompts come first, and the problem adds only what the server does not
-have; so a problem that is served, used as a server of another problem, and served again stays the same. Which
-`submit_final` an attempt has is decided once.
+Invariant: the server's own tools, resources and prompts come first, and the problem adds only missing ones; so a
+problem that is served, used as a server of another problem, and served again stays the same. The kind of `submit_final`
+of an attempt is decided once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pursuit.upstream.client import McpUpstream
 from pursuit.upstream.pool import Pool
 
 OWN = "own"
-"""The form of a submission to the problem's own `submit_final`; another form is the name of the server's tool."""
+"""The form of a submission to the problem's own `submit_final`; any other form is the name of the server's tool."""
 
 MISNAMED = (
     "this problem cannot be worked at: its problem.toml names tools that its server does not have; "
@@ -50,9 +50,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemOffer:
-    """What the problem's server has: the names of its tools, resources and prompts, and the tools' definitions.
+    """The names of the tools, resources and prompts of the problem's server, and the tools' definitions.
 
-    `fixed` is the form of the attempt's submission if it is decided. `missing` says why the server is not known yet.
+    `fixed` is the form of the attempt's submission once it is decided. `missing` is the reason why the server is not
+    known yet.
     """
 
     problem: Manifest
@@ -79,12 +80,12 @@ class ProblemOffer:
 
     @property
     def briefed(self) -> bool:
-        """Whether the server is a problem itself and has the brief."""
+        """True if the server is itself a problem and has the brief."""
         return ADDRESS in self.resources
 
     @property
     def assets(self) -> tuple[str, ...]:
-        """The files that agents may read here."""
+        """The files that agents may read."""
         return () if self.briefed else self.problem.assets
 
     @property
@@ -96,13 +97,13 @@ class ProblemOffer:
 
     @property
     def hidden(self) -> frozenset[str]:
-        """The server's tools that agents do not see under their own names: the scorer, and those that are renamed."""
+        """The server's tools that agents do not see under their own names: the scorer, and renamed tools."""
         replaced = {FINAL_ANSWER: {FINAL_ANSWER, SUBMIT}, OWN: {SUBMIT}}.get(self.form or "", set[str]())
         scorer = {self.problem.scorer.tool} if self.problem.scorer.tool is not None else set[str]()
         return frozenset(replaced | scorer)
 
     def faults(self) -> list[Fault]:
-        """The tools that the manifest names and the server, or for evaluations an agent, does not have."""
+        """Faults: tools that the manifest names and the server lacks, or evaluation tools that agents lack."""
         if self.missing is not None:
             return []
         scorer, budget = self.problem.scorer, self.problem.budget
@@ -121,7 +122,7 @@ class ProblemOffer:
         return sorted({*self.tools, SUBMIT} - (self.hidden - {SUBMIT}))
 
     def shown(self, tool: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """A tool of the server as agents see it; None if they do not."""
+        """A tool of the server as agents see it; None if it is hidden."""
         if tool.get("name") == self.form == FINAL_ANSWER:
             return {**tool, "name": SUBMIT}
         return None if tool.get("name") in self.hidden else tool
@@ -158,7 +159,7 @@ class ProblemOffer:
         return [{"name": PROMPT, "title": "Design brief", "description": "The problem, as something to work at."}]
 
     def with_limits(self, method: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The brief of a server that is a problem itself, followed by the limits that this problem adds."""
+        """The brief of a server that is itself a problem, followed by the limits that this problem adds."""
         key, words = _BRIEF_KEYS[method], more_limits(self.problem)
         parts = body.get(key)
         if not words or body.get("isError") or not isinstance(parts, list) or not parts:
@@ -202,9 +203,9 @@ def _brief_tool(assets: Sequence[str]) -> dict[str, Any]:
 
 
 class UpstreamListing:
-    """Asks the problem's server what it has: its tools each time, its resources and prompts once.
+    """Lists the tools of the problem's server each time, its resources and prompts once.
 
-    `seconds`: how long a server that answered before delays a request that can do without its answer.
+    `seconds` limits how long a server that answered before may delay a request that does not need its answer.
     """
 
     def __init__(
@@ -219,12 +220,12 @@ class UpstreamListing:
 
     @property
     def latest(self) -> ProblemOffer:
-        """What was found at the latest look, with the form of the attempt's submission."""
+        """The latest listing, with the form of the attempt's submission."""
         state = self._attempt.state
         return replace(self._offer, fixed=None if state is None else state.form)
 
     async def look(self) -> ProblemOffer:
-        """What the server has; what it had if it cannot be reached; nothing if it never could."""
+        """The server's listing; the last one if the server cannot be reached; nothing if it never could be."""
         known = self._offer.missing is None
         with anyio.move_on_after(self._seconds if known else None):
             try:
@@ -237,7 +238,7 @@ class UpstreamListing:
     async def _ask(self, upstream: McpUpstream) -> None:
         offer = replace(self._offer, missing=None).with_tools(await upstream.tools())
         if not self._complete:
-            with suppress(UpstreamUnavailable):  # the server refuses a list that it declared
+            with suppress(UpstreamUnavailable):  # the server declared a list and refuses it
                 offer = await offer.with_others(upstream)
                 self._complete = True
         self._offer = offer
@@ -258,12 +259,12 @@ async def server_faults(problem: Manifest, server: ServerConfig) -> list[Fault]:
 
 
 async def asked_brief(problem: Manifest, *, citations: bool = True) -> tuple[str, ProblemOffer]:
-    """The brief as agents read it, and what it was made of. Raises `UpstreamUnavailable`."""
+    """The brief as agents read it, and the listing that it is made from. Raises `UpstreamUnavailable`."""
     offer = ProblemOffer(problem=problem)
     if problem.server is None:
         return offer.brief(citations=citations), offer
     async with Pool({UPSTREAM: problem.server}, {}) as pool:
-        upstream = cast("McpUpstream", pool.upstream(UPSTREAM))  # what a `ServerConfig` becomes
+        upstream = cast("McpUpstream", pool.upstream(UPSTREAM))  # the type of upstream for a `ServerConfig`
         offer = await offer.with_tools(await upstream.tools()).with_others(upstream)
         if not offer.briefed:
             return offer.brief(citations=citations), offer

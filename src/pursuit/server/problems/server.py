@@ -1,15 +1,15 @@
-"""A problem as a server of the SDK, which opens everything that it needs when it runs: for one client, or for many.
+"""A problem as a server of the SDK, for one client or for many; it opens what it needs when it runs.
 
-Each client has an attempt and a process of the problem's server for itself, unless the manifest shares one attempt.
+Each client has its own attempt and its own process of the problem's server, unless the manifest shares one attempt.
 Making a server opens nothing, so it can be made anywhere.
 
 Over HTTP a caller is its token, or without tokens its name in the address (`/mcp?client=NAME`). Each session of a
-legacy client has a handler; a modern client, which has no session, has one while it is not idle. A caller that connects
-again goes on with its attempt. After its submission a new session of a legacy client, or a restart of this server,
-begins a further one.
+legacy client has a handler; a modern client, which has no session, has one until it is idle. A caller that reconnects
+continues its attempt. After its submission, a new session of a legacy client, or a restart of this server, begins a
+further attempt.
 
 Invariant: two callers share an attempt only if the operator or the manifest says so. A client without a token or a name
-may read, and may not work.
+may only read.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from pursuit.server.problems.listing import UpstreamListing
 from pursuit.server.problems.submission import PendingWatcher, Submission, refusal
 
 MAX_CLIENTS = 32
-"""Each client may have a process of the problem's server."""
+"""Maximum open handlers: each client may have a process of the problem's server."""
 
 IDLE_SECONDS = 1_800.0
 MAX_LABEL = 100
@@ -63,19 +63,21 @@ _UNKNOWN_CLIENT = InvalidArgument(
 _log = logging.getLogger(__name__)
 
 NESTED = "PURSUIT_NESTED_PROBLEM"
-"""The variable that tells a served problem that it is the server of another one: its attempts are no caller's own."""
+"""The variable that tells a served problem that it is the server of another problem: its attempts do not belong to a
+caller.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemOptions:
-    """How a problem is served. `config` gives the operator's policy, and nothing else; `mode` overrides its mode.
+    """Options for serving a problem. `config` supplies only the operator's policy; `mode` overrides its mode.
 
-    `subject` is the caller whose attempt it is, if no `attempt_id` says which: its last attempt goes on until it is
-    over. Without either the attempt is a new one.
+    `subject` is the caller whose attempt it is, if `attempt_id` is not given: its last attempt continues until it is
+    over. Without either, the attempt is new.
 
-    An operator who serves a problem lets agents use its tools: without a `mode` no approvals are needed, though denials
-    hold. `look_seconds`: how long a server that answered before delays a request. `submit_wait_seconds`: how long a
-    submission waits for the one before.
+    An operator who serves a problem lets agents use its tools: without a `mode` no approvals are needed, but denials
+    count. `look_seconds` limits how long a server that answered before may delay a request, `submit_wait_seconds` how
+    long a submission waits for the previous one.
     """
 
     state: Path | None = None
@@ -104,7 +106,7 @@ class ProblemServer(Server[Any]):
 
     @asynccontextmanager
     async def until_closed(self) -> AsyncGenerator[None]:
-        """A run; `aclose` cancels the block."""
+        """A run, which `aclose` cancels."""
         closed = anyio.Event()
         with anyio.CancelScope() as self._runs[closed]:
             try:
@@ -114,7 +116,7 @@ class ProblemServer(Server[Any]):
                 closed.set()
 
     async def aclose(self) -> None:
-        """Ends all runs, and waits until the problem's server and the ledger of each are closed."""
+        """Ends all runs, and waits until the problem's server and the ledger of each run are closed."""
         runs = tuple(self._runs.items())
         for _, scope in runs:
             scope.cancel()
@@ -125,7 +127,7 @@ class ProblemServer(Server[Any]):
 def problem_server(problem: Manifest, options: ProblemOptions | None = None, *, many: bool = False) -> ProblemServer:
     """A server that offers one problem; nothing is opened before it runs.
 
-    A run of it is one client, unless it is for `many` (over HTTP). Raises `PolicyDenied` if the operator's own rules
+    A run serves one client, or with `many` several (over HTTP). Raises `PolicyDenied` if the operator's own rules
     forbid the tool that scores.
     """
     chosen = replace(options or ProblemOptions(), http=many)
@@ -158,7 +160,7 @@ async def _handle(ctx: Context, call_next: CallNext) -> HandlerResult:
 async def open_problem(
     problem: Manifest, options: ProblemOptions, *, alone: bool = True
 ) -> AsyncGenerator[ProblemHandler]:
-    """Everything for one client of a problem, or for several at one attempt."""
+    """Everything for one client of a problem, or for several clients of one attempt."""
     attempt_id, number = options.attempt_id, 1
     if attempt_id is None and problem.visibility.shared_attempt:
         attempt_id = shared_attempt_id(problem)
@@ -186,7 +188,7 @@ async def open_problem(
             number=number,
         )
         await attempt.refresh()
-        # A scorer may take its time: no client waits for it in vain, and closing waits for it.
+        # A scorer may take long: clients wait for it, and so does closing.
         async with anyio.create_task_group() as tasks:
             submission = Submission(
                 problem=problem,
@@ -214,7 +216,7 @@ async def open_problem(
 
 
 def _check_scorer(problem: Manifest, options: ProblemOptions) -> None:
-    """No approval is needed for the scorer, which is the operator's; if it were denied, no attempt had a score."""
+    """The scorer is the operator's and needs no approval; if it were denied, no attempt would get a score."""
     scorer = problem.scorer
     policy = (options.config or Configuration.model_construct()).policy
     if scorer.tool is not None:
@@ -232,16 +234,16 @@ def _check_scorer(problem: Manifest, options: ProblemOptions) -> None:
 
 
 def _runtime(problem: Manifest, options: ProblemOptions) -> Runtime:
-    """A runtime with the operator's policy and the problem's own server only."""
+    """A runtime with the operator's policy and only the problem's server."""
     given = options.config or Configuration.model_construct()
     servers: dict[str, ServerConfig] = {}
     if problem.server is not None:
-        # The server's stderr may be about the scorer, and agents read why a call failed. If it is a served problem
-        # itself, each of its processes belongs to one attempt here.
+        # The server's stderr may be about the scorer, and agents read why a call failed. If the server is itself a
+        # served problem, each of its processes belongs to one attempt here.
         env = {**problem.server.env, NESTED: "1"} if problem.server.command else problem.server.env
         servers[UPSTREAM] = problem.server.model_copy(update={"discreet": True, "pin": "off", "env": env})
     configuration = given.model_copy(update={"servers": servers, "commands": {}, "checks": {}})
-    # A problem without a server gets one without tools, so that all else is the same.
+    # A problem without a server gets one without tools, so that the rest is the same.
     own: dict[str, Any] = {} if servers else {UPSTREAM: []}
     runtime = Runtime(state=options.state, config=configuration, servers=own, mode=options.mode or "auto")
     runtime.serves_http = options.http
@@ -265,7 +267,7 @@ class _Opened:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Session:
-    """One client with its own options; `alone` if its attempt has no other client.
+    """The handler of one client with its own options; `alone` if its attempt has no other client.
 
     `lasting` if only the end of its MCP session closes it. `busy` is its number of requests.
     """
@@ -281,14 +283,14 @@ class _Session:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class SessionManager:
-    """Hands each message to its client's handler; with a `shared` attempt all clients work at that one."""
+    """Passes each message to its client's handler; with a `shared` attempt all clients have the same one."""
 
     problem: Manifest
     options: ProblemOptions
     tasks: anyio.abc.TaskGroup
     shared: str | None = field(init=False)
     _attempts: dict[Hashable, str] = field(init=False, default_factory=dict[Hashable, str])
-    """The attempt of each modern client, which stays the same while this server runs."""
+    """The attempt of each modern client, which does not change while this server runs."""
     _sessions: dict[Hashable, _Session] = field(init=False, default_factory=dict[Hashable, _Session])
     _open: int = field(init=False, default=0)
     _closing: set[anyio.Event] = field(init=False, default_factory=set[anyio.Event])
@@ -392,7 +394,7 @@ class SessionManager:
             await self.close_idle()
 
     async def _hold(self, session: _Session, *, task_status: anyio.abc.TaskStatus[_Opened]) -> None:
-        """Keeps a handler open until its client has gone."""
+        """Keeps a handler open until its client has disconnected."""
         close, closed = anyio.Event(), anyio.Event()
         opened: _Opened | None = None
         try:
@@ -419,7 +421,7 @@ class SessionManager:
 
 
 def _subject(ctx: Context) -> str | None:
-    """The caller: its token, else the name that it gives itself; a token has one attempt, whatever its name."""
+    """The caller: its token, else the name that it states; a token has one attempt, whatever name it states."""
     token = get_access_token()
     if token is not None:
         return owner_of(token)
@@ -432,7 +434,7 @@ def _name_in_address(ctx: Context) -> str:
 
 
 def _who(ctx: Context) -> str:
-    """The label of a client where attempts are compared."""
+    """The label of a client in comparisons of attempts."""
     token = get_access_token()
     names = (_name_in_address(ctx), "" if token is None else token.client_id)
     return " ".join(name for name in names if name)[:MAX_LABEL]

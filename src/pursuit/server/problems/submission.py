@@ -1,11 +1,11 @@
-"""The one submission of an attempt: taken, stored, scored.
+"""The only submission of an attempt: accepted, stored, scored.
 
-It goes to the problem's own `submit_final`, or to that of a server that has such a tool itself and decides whether it
-takes a submission. What was taken is scored in the same way.
+It goes to the problem's own `submit_final`, or to that of a server that has such a tool and decides itself whether it
+accepts a submission. Both kinds are scored in the same way.
 
-Invariants: what is scored is in the ledger first. An agent learns of its score what the manifest allows, and of a
-scorer that failed nothing. A submission that may have reached the server is never followed by another one; one that
-certainly did not reach it costs nothing.
+Invariants: a submission is in the ledger before it is scored. An agent learns only what the manifest allows about its
+score, and nothing about a scorer that failed. A submission that may have reached the server is never followed by
+another one; one that certainly did not reach it costs nothing.
 """
 
 from __future__ import annotations
@@ -55,27 +55,28 @@ REFUSED = "the server refused it"
 UNSENT = "it did not get as far as the server"
 LOOK_EVERY = 0.05
 GRACE = 0.1
-"""Seconds after the end of the time: a request that waits then ends by its own clock, and says so."""
+"""Seconds after the end of the time: a request that still waits ends by its own clock, and gives that reason."""
 
 _log = logging.getLogger(__name__)
 
 CallAsOperator = Callable[[Context | None, str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-"""Calls a tool for the operator: over the connection of a client's request, or over a new one."""
+"""Calls a tool for the operator, over the connection of a client's request or over a new one."""
 
 Settle = Callable[[bool], Awaitable[None]]
-"""Called when a call has ended, with whether it was cancelled because the time was over."""
+"""Called when a call has ended; true if it was cancelled because the time was over."""
 
 Fate = Literal["taken", "refused", "asked", "unsent", "lost"]
 Outcome = dict[str, Any] | Exception | None
-"""What a call came to; None if it was cancelled."""
+"""The outcome of a call; None if it was cancelled."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Submission:
-    """Takes and scores the submission of one attempt.
+    """Accepts and scores the submission of one attempt.
 
     Scoring runs in `tasks`, whether its client waits or not. A scorer that is a tool of the server is called as the
-    operator, so that the agent does not see that call. `wait_seconds`: how long a submission waits for the one before.
+    operator, so that the agent does not see that call. `wait_seconds` limits how long a submission waits for the
+    previous one.
     """
 
     problem: Manifest
@@ -90,11 +91,11 @@ class Submission:
     _closed: bool = field(init=False, default=False)
 
     def close(self) -> None:
-        """Scores nothing from now on: the next process that opens the attempt does it."""
+        """Stops scoring: the next process that opens the attempt continues."""
         self._closed = True
 
     async def submit(self, ctx: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The problem's own `submit_final`; raises `ValidationFailed`, `AlreadySubmitted`, `BudgetExhausted`."""
+        """Accepts a submission to the own `submit_final`; may raise `AlreadySubmitted` or `BudgetExhausted`."""
         state = await self.attempt.open()
         if state.taken is None:
             arguments = checked_submission(self.problem, arguments)
@@ -117,10 +118,10 @@ class Submission:
         }
 
     async def pass_on(self, call: GatewayCall, call_next: CallTool, tool: str) -> dict[str, Any]:
-        """The result of the server's own tool, unchanged, where the server decides whether it takes a submission.
+        """The unchanged result of the server's own tool, if the server decides whether it accepts a submission.
 
         Raises `ValidationFailed`, `AlreadySubmitted`, `BudgetExhausted`, and `UpstreamUnavailable` if it is not known
-        whether the server took it.
+        whether the server accepted it.
         """
         call = call.of(tool, kept_submission(call.arguments))
         request, pending = call.request, self._pending
@@ -150,7 +151,7 @@ class Submission:
                     outcome = await call_next(call)
             except Exception as error:  # noqa: BLE001 - raised below, when it is recorded what the submission counts as
                 outcome = error
-            except BaseException:  # its client has left
+            except BaseException:  # its client has disconnected
                 if request.pending is not None:
                     request.pending.cancel()
                 with anyio.CancelScope(shield=True):
@@ -170,7 +171,7 @@ class Submission:
 
     @asynccontextmanager
     async def _in_turn(self) -> AsyncGenerator[bool]:
-        """Whether no other submission is under way, after a wait; raises `AlreadySubmitted` once that has a receipt."""
+        """Yields true when no other submission is in progress; raises `AlreadySubmitted` once there is a receipt."""
         until = anyio.current_time() + self.wait_seconds
         while True:
             async with self.attempt.alone() as alone:
@@ -183,9 +184,9 @@ class Submission:
     async def _settle(
         self, call: GatewayCall, digest: str, outcome: Outcome, *, late: bool = False
     ) -> PursuitError | None:
-        """Records what a submission counts as, and scores it if it counts; the error that its client gets instead.
+        """Records the fate of a submission and scores it if it counts; returns the error for its client, if any.
 
-        `late`: it was cut off because the time was over.
+        `late`: it was cancelled because the time was over.
         """
         attempt, (fate, why) = self.attempt, _fate(outcome, sent=call.request.sent, late=late)
         instead: PursuitError | None = await attempt.overran() if late else None
@@ -210,7 +211,7 @@ class Submission:
         return instead
 
     async def _ended(self, pending: _PendingSubmission, lock: AsyncExitStack, late: bool) -> None:
-        """Settles a pending submission by its outcome, whether its client has come back or not."""
+        """Settles a pending submission by its outcome, whether its client has returned or not."""
         outcome = pending.work.outcome
         async with lock:
             try:
@@ -220,9 +221,10 @@ class Submission:
                 pending.settled.set()
 
     def score(self, ctx: Context | None, *, again: bool = False) -> anyio.Event:
-        """Starts to score what was taken, unless that is under way; the event is its end.
+        """Starts scoring, unless that is in progress; the event is set at its end.
 
-        A scorer that is a tool is called where the calls of this client went, because what it scores may be there.
+        A scorer that is a tool is called over the connection of this client's calls, because the submitted state may be
+        there.
         """
         if self._scoring is not None and not self._scoring.is_set():
             return self._scoring
@@ -243,7 +245,7 @@ class Submission:
         return done
 
     async def catch_up(self) -> None:
-        """Finishes what an earlier process began, unless another process does; a scorer that failed is tried again."""
+        """Finishes what an earlier process began, unless another process does; retries a scorer that failed."""
         state = await self.attempt.refresh()
         if state is None or not self.attempt.fits(state):
             return
@@ -257,7 +259,7 @@ class Submission:
                 await self.score(None, again=True).wait()
 
     async def _score(self, ctx: Context | None, *, again: bool) -> None:
-        """Scores what was taken and has no score; with `again` also if the scorer failed before."""
+        """Scores an accepted submission without a score; with `again`, also if the scorer failed before."""
         await self.attempt.open()  # raises for an attempt at another problem
         state = await self.attempt.refresh()
         if state is None or state.taken is None:
@@ -275,7 +277,7 @@ class Submission:
             )
         except CannotScore as error:
             why = str(error).encode(errors="replace").decode()
-            # The reason is in the ledger only: agents may be able to read the log of this process.
+            # The reason is only in the ledger: agents may be able to read the log of this process.
             attempt = self.attempt.attempt_id
             event(_log, logging.ERROR, "not scored", attempt=attempt, told=NOT_SCORED)
             event(_log, logging.DEBUG, "the judge failed", attempt=attempt, why=why)
@@ -296,7 +298,7 @@ class Submission:
 
 
 def readable(receipt: Mapping[str, Any]) -> dict[str, Any]:
-    """A receipt with a time that people read."""
+    """A receipt with a readable time."""
     return {key: iso(value) if key == "submitted_at" else value for key, value in receipt.items()}
 
 
@@ -315,12 +317,12 @@ def refusal(error: PursuitError) -> dict[str, Any]:
 
 
 def comes_back(params: Mapping[str, Any]) -> bool:
-    """Whether a request is another round trip of a call: it has answers, a state, or both."""
+    """True if a request is another round trip of a call: it has answers, a state, or both."""
     return any(key in params for key in ROUND_TRIP_KEYS)
 
 
 class PendingWatcher:
-    """Watches calls that the problem's server works on while their client is asked.
+    """Watches calls that the problem's server still processes while their client is asked.
 
     Invariant: no call outlives the time of its attempt or the client's session; `settle` is called once for each.
     """
@@ -337,7 +339,7 @@ class PendingWatcher:
             call.cancel()
 
     def watch(self, call: PendingWork, settle: Settle) -> None:
-        """Watches a call until it has ended, however often its client comes back meanwhile."""
+        """Watches a call until it has ended, however often its client returns meanwhile."""
         if call not in self._calls:
             self._calls.add(call)
             self._tasks.start_soon(self._watch, call, settle)
@@ -359,14 +361,14 @@ class PendingWatcher:
             with anyio.CancelScope(shield=True):
                 try:
                     await settle(late)
-                except PursuitError as error:  # without the ledger, the next opening of the attempt settles it
+                except PursuitError as error:  # without the ledger, the next process that opens the attempt settles it
                     event(_log, logging.ERROR, "not settled", attempt=self._attempt.attempt_id, why=error.message)
             self._calls.discard(call)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _PendingSubmission:
-    """A submission at the server while its client is asked; `state` is what the client comes back with."""
+    """A submission at the server while its client is asked; `state` is the state that the client returns."""
 
     call: GatewayCall
     digest: str
@@ -376,11 +378,11 @@ class _PendingSubmission:
     error: PursuitError | None = None
 
     def continues(self, call: GatewayCall) -> bool:
-        """Whether a call is its next round trip; any other call would be a second submission."""
+        """True if a call is its next round trip; any other call would be a second submission."""
         return call.params.get("requestState") == self.state and self.call.arguments == call.arguments
 
     async def check(self) -> None:
-        """Waits until it is settled; raises the error that its client gets instead of an answer."""
+        """Waits until it is settled; raises the error for its client, if any."""
         await self.settled.wait()
         if self.error is not None:
             raise self.error
@@ -391,7 +393,7 @@ def _asks(outcome: object) -> bool:
 
 
 def _fate(outcome: Outcome, *, sent: bool, late: bool) -> tuple[Fate, str]:
-    """What a submission counts as, and why; `sent`: whether the server may have seen it."""
+    """The fate of a submission, and the reason; `sent` is true if the server may have seen it."""
     match outcome:
         case dict() if not _asks(outcome) and not outcome.get("isError"):
             return "taken", ""

@@ -1,9 +1,9 @@
-"""A middleware of the SDK's server that answers `tasks/*` and turns calls into tasks, for both generations of tasks.
+"""A middleware of the SDK's server that answers `tasks/*` and converts calls to tasks, for both generations of tasks.
 
 First generation (2025-11-25): `params.task` of a call decides. Second (2026-07-28): the server decides; a call that is
-known to take long is a task at once, any other one when it has not ended within the grace of `PromotionSettings`.
-Invariant: a task belongs to its requestor, whichever connection it comes over: another requestor's id is as unknown as
-one that never existed. A refused request begins nothing.
+known to take long is a task from the beginning, any other call if it has not ended within the grace of
+`PromotionSettings`. Invariant: a task belongs to its requestor on any connection: another requestor's id is as unknown
+as an invalid one. A refused request begins nothing.
 """
 
 from __future__ import annotations
@@ -53,20 +53,19 @@ from pursuit.tasks.store import Ending, TaskRecords
 
 PAGE = 50
 MAX_TTL = 10**15
-"""Milliseconds; a longer ttl than this is cut, as any is to what the host grants."""
+"""Maximum milliseconds of a ttl; the host may reduce it further."""
 
 PlanFor = Callable[[Context], Awaitable[TaskPlan]]
-"""What the call of a request would be as a task; raises what refuses the call."""
+"""Plans the call of a request as a task; raises the refusal of the call."""
 
 PerformerFor = Callable[[Context], Performer]
-"""How the call of a request is made without its client waiting."""
+"""Makes the call of a request without a waiting client."""
 
 
 class StatusNotifications:
-    """Sends first-generation clients the status of the tasks that they began, as long as they are connected.
+    """Sends first-generation clients the status of the tasks that they began, while they are connected.
 
-    The followers live in the group that is handed in. A client that reads slowly gets the latest status and holds up no
-    other.
+    The followers run in the given task group. A slow client gets only the latest status and delays no other.
     """
 
     def __init__(self, store: TaskRecords, tasks: TaskGroup) -> None:
@@ -75,7 +74,7 @@ class StatusNotifications:
         self._scopes: dict[Connection, set[anyio.CancelScope]] = {}
 
     def follow(self, ctx: Context, state: TaskState) -> None:
-        """Notifies the connection of this request of each change of a task from this state on."""
+        """Notifies the connection of this request of each further change of a task."""
         connection = connection_of(ctx)
         if connection not in self._scopes:
             self._scopes[connection] = set()
@@ -88,7 +87,7 @@ class StatusNotifications:
 
     async def _follow(self, connection: Connection, known: TaskState) -> None:
         scopes = self._scopes.get(connection)
-        if scopes is None:  # it has gone already
+        if scopes is None:  # it has disconnected already
             return
         sent = (known.status, known.message)
         with anyio.CancelScope() as scope:
@@ -98,7 +97,7 @@ class StatusNotifications:
                     if (state.status, state.message) != sent:
                         sent = (state.status, state.message)
                         await connection.notify(protocol.STATUS, protocol.v2025_task(state, self._store.now()))
-            except PursuitError:  # the task was removed, or the ledger is away; notifications are optional
+            except PursuitError:  # the task was removed, or the ledger is unavailable; notifications are optional
                 return
             finally:
                 scopes.discard(scope)
@@ -107,8 +106,8 @@ class StatusNotifications:
 class TaskElicitation:
     """Sends the questions of first-generation tasks to the clients that wait for their results.
 
-    Invariant: one waiter at a time has a question; the next one gets it when that one goes away. A task that ends takes
-    its questions back, and an answer that comes too late is dropped.
+    Invariant: one waiter at a time has a question; if it disconnects, the next one gets it. The end of a task withdraws
+    its questions, and a late answer is dropped.
     """
 
     def __init__(self, store: TaskRecords, channels: Collection[Channel]) -> None:
@@ -117,7 +116,7 @@ class TaskElicitation:
         self._asking: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
 
     async def wait(self, ctx: Context, task_id: str, *, requestor: str, by: str) -> TaskState:
-        """The task once it has ended; its client gets what the task asks meanwhile."""
+        """The task once it has ended; its client gets the questions of the task meanwhile."""
         declared: JsonObject = capabilities_of(ctx) if ctx.session.can_send_request else {}
         state = await self._store.get(task_id, requestor=requestor)
         asked: set[str] = set()
@@ -144,14 +143,15 @@ class TaskElicitation:
         task_id, question = state.task_id, state.asked[key]
         method, params = str(question.get("method")), protocol.related(as_object(question.get("params")), task_id)
         try:
-            # The only raw way to the client within a request: the SDK's own methods drop fields that they do not know.
+            # The only raw connection to the client within a request: the SDK's own methods drop fields that they do not
+            # know.
             channel = ctx.session._request_outbound  # pyright: ignore[reportPrivateUsage]
             answer: Mapping[str, Any] = await channel.send_raw_request(method, params)
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
                 return  # the next waiter gets the question
             if state.kind == "mission" and method == "sampling/createMessage":
-                # The mission counts it as its proposer's failure, and ends by its own rules.
+                # The mission counts it as a failure of its proposer, and ends by its own rules.
                 await self._store.answer(task_id, {key: declined(error.message)}, by=by)
                 return
             if method != "elicitation/create":
@@ -159,12 +159,12 @@ class TaskElicitation:
                 said = {"code": error.code, "message": why}
                 await self._store.settle(task_id, Ending(status="failed", message=why, error=said))
                 return
-            answer = {"action": "cancel"}  # it said that it can ask, and cannot
+            answer = {"action": "cancel"}  # it declared that it can ask, and cannot
         await self._store.answer(task_id, {key: answer}, by=by)
 
 
 class TaskMiddleware:
-    """The middleware; calls that are no tasks yet run in the group that it is given."""
+    """The middleware; calls that are not tasks yet run in the given task group."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class TaskMiddleware:
         strict: Callable[[], bool] = lambda: False,
         settings: PromotionSettings | None = None,
     ) -> None:
-        """`strict`: whether some calls must be tasks; then each call is planned, else only those that may be one."""
+        """With `strict` some calls must be tasks, so every call is planned; otherwise only those that may be tasks."""
         self._host = host
         self._info = info
         self._strict = strict
@@ -198,7 +198,7 @@ class TaskMiddleware:
         }
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Answers what is about tasks, and passes everything else on."""
+        """Answers the methods of tasks, and passes everything else on."""
         if ctx.request_id is None or not (is_modern(ctx.protocol_version) or ctx.session.client_params is not None):
             return await call_next(ctx)  # the SDK refuses a client that has not initialized
         if ctx.method.startswith("tasks/"):
@@ -213,7 +213,7 @@ class TaskMiddleware:
         return await call_next(ctx)
 
     def _stamped(self, ctx: Context, result: dict[str, Any]) -> dict[str, Any]:
-        """A result of 2026-07-28 has its type and its server; the SDK adds them to handlers' results only."""
+        """A result of 2026-07-28 has its type and its server; the SDK adds them only to results of handlers."""
         if not is_modern(ctx.protocol_version):
             return result
         return {
@@ -233,7 +233,7 @@ class TaskMiddleware:
             return await answer(ctx)
 
     async def _call(self, ctx: Context) -> dict[str, Any] | None:
-        """Answers `tools/call` with a task, or with the result of a call that ended soon; None: the call is no task."""
+        """Answers `tools/call` with a task, or with the result of a call that ended soon."""
         generation = generation_of(ctx)
         asked = (ctx.params or {}).get("task") if generation == 1 else None
         if asked is not None:
@@ -243,7 +243,7 @@ class TaskMiddleware:
             return None
         try:
             plan = await self._plan(ctx)
-        except (PursuitError, MCPError):  # the call itself gets the refusal
+        except (PursuitError, MCPError):  # the call itself returns the refusal
             return None
         if generation == 2:
             return None if plan.when == "never" else await self._call_v2026(ctx, plan)
@@ -309,7 +309,7 @@ class TaskMiddleware:
         }
 
     def _after(self, cursor: object, requestor: str) -> str | None:
-        """Where a page begins; a cursor is signed, and holds for the requestor that got it."""
+        """The start of a page; a cursor is signed, and valid only for its requestor."""
         if cursor is None:
             return None
         said = self._seal().opened(cursor)
@@ -336,7 +336,7 @@ class TaskMiddleware:
         state = await self._host.cancel(state.task_id, by=str(caller_of(ctx)))
         if modern:
             return dict(protocol.COMPLETE)
-        with anyio.move_on_after(stopping_time(state)):  # the specification wants `cancelled` in the result
+        with anyio.move_on_after(stopping_time(state)):  # the specification requires `cancelled` in the result
             state = await self._host.store.wait(state.task_id)
         if not state.terminal:
             raise MCPError(INTERNAL_ERROR, "the task was ordered to stop and has not stopped yet; ask again later")

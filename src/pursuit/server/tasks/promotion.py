@@ -1,7 +1,7 @@
-"""Runs calls as tasks: from the beginning, or promoted when they take long.
+"""Runs calls as tasks, from the beginning or once they take long.
 
-Invariant: a client hears of a task only when it is durable. A call is made once, and is cancelled when its client gives
-up before it is a task.
+Invariant: a client gets the id of a task only once the task is durable. A call is made once, and is cancelled if its
+client gives up before it is a task.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ When = Literal["never", "late", "at once", "must be"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromotionSettings:
-    """When a call of a second-generation client becomes a task."""
+    """Determines when a call of a second-generation client becomes a task."""
 
     grace: float = 0.5
-    """Seconds that the call has to end in before."""
+    """Seconds after which a running call becomes a task."""
 
 
 class Performer(Protocol):
-    """How a call is made; `long` is set when it is known to take long."""
+    """Makes a call; sets `long` once the call is known to take long."""
 
     long: anyio.Event
 
     def attach(self, task: TaskContext) -> None:
-        """The call's progress goes to this task from here on."""
+        """Sends the call's progress to this task from now on."""
         ...
 
     async def perform(self, params: JsonObject) -> JsonObject:
@@ -62,9 +62,9 @@ class Performer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPlan:
-    """What a call would be as a task; `origin` is what a process needs to resume it after a crash.
+    """The plan for a call as a task; `origin` is the data with which a process resumes it after a crash.
 
-    `when` is what the server decides for the second generation. `work` replaces making the call.
+    `when` is the server's decision for the second generation. `work` replaces making the call.
     """
 
     title: str
@@ -76,7 +76,7 @@ class TaskPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCall:
-    """One call: who makes it, what it is as a task, and how it is made."""
+    """One call: its caller, its plan as a task, and how to make it."""
 
     plan: TaskPlan
     requestor: str
@@ -92,7 +92,7 @@ class CallRunner:
         self._settings = settings
 
     async def begin(self, call: TaskCall, *, ttl: float | None = None) -> TaskState:
-        """A task from its beginning. Raises `TooManyTasks` or `ValidationFailed`, and then nothing was begun."""
+        """A call that is a task from the beginning; if this raises, nothing was begun."""
 
         async def work(task: TaskContext) -> Ending:
             call.performer.attach(task)
@@ -101,17 +101,17 @@ class CallRunner:
         return await self._record(call, call.plan.work or work, ttl)
 
     async def run(self, call: TaskCall) -> JsonObject | TaskState:
-        """The result of a call that ends soon, else the task that it became."""
+        """The result of a call that ends soon, or else its task."""
         running = _RunningCall(call)
         self._tasks.start_soon(running.run)
         state: TaskState | None = None
         try:
             with anyio.move_on_after(self._settings.grace):
-                await call.performer.long.wait()  # `_RunningCall` sets it at the end, too
+                await call.performer.long.wait()  # `_RunningCall` also sets it at the end
             if not running.over.is_set():
                 with anyio.CancelScope(shield=True):  # a client that gives up here leaves a durable task behind
                     state = await self._record(call, running.follow, None)
-        except TooManyTasks:  # then its client waits for the result
+        except TooManyTasks:  # its client waits for the result
             await running.over.wait()
         finally:
             if state is None:
@@ -139,7 +139,7 @@ class _RunningCall:
         self.scope = anyio.CancelScope()
 
     async def run(self) -> None:
-        """Makes the call; never raises but when cancelled."""
+        """Makes the call; raises only if it is cancelled."""
         try:
             with self.scope:
                 self._outcome = await self._call.performer.perform(self._call.params)
@@ -155,7 +155,7 @@ class _RunningCall:
         return self._outcome or {}
 
     async def follow(self, task: TaskContext) -> Ending:
-        """The rest of the call as the work of a task; cancelling that cancels the call."""
+        """The rest of the call as the work of a task; cancelling it cancels the call."""
         self._call.performer.attach(task)
         return await _ending(_rounds(task, self._call, self._wait()))
 
@@ -168,7 +168,7 @@ class _RunningCall:
 
 
 async def _rounds(task: TaskContext, call: TaskCall, first: Awaitable[JsonObject]) -> JsonObject:
-    """The final result; the task's requestor gets each question that the call asks meanwhile, once."""
+    """The final result; the task's requestor gets each question of the call once."""
     result, params = await first, call.params
     for number in range(MAX_ROUNDS):
         if result.get("resultType") != "input_required":
@@ -176,7 +176,7 @@ async def _rounds(task: TaskContext, call: TaskCall, first: Awaitable[JsonObject
         again = {key: value for key, value in params.items() if key not in ("inputResponses", "requestState")}
         questions = as_object(result.get("inputRequests"))
         if questions:
-            # A server may ask again under the same name, while a task takes one answer for each name.
+            # A server may repeat a name, but a task accepts one answer for each name.
             named = {key if number == 0 else f"{key}-{number + 1}": key for key in questions}
             asked = {name: as_object(questions[key]) for name, key in named.items()}
             said = await answers_to(task, asked, partial(call.performer.answered_elsewhere, questions))
@@ -192,7 +192,7 @@ async def _rounds(task: TaskContext, call: TaskCall, first: Awaitable[JsonObject
 async def answers_to(
     task: TaskContext, questions: Mapping[str, JsonObject], elsewhere: Callable[[], Awaitable[None]]
 ) -> JsonObject:
-    """What the requestor answers; a question that another caller answered meanwhile counts as dismissed here."""
+    """The requestor's answers; a question that another caller answered meanwhile counts as dismissed here."""
     said: JsonObject = {}
 
     async def dismiss() -> None:
@@ -207,7 +207,7 @@ async def answers_to(
 
 
 async def _ending(work: Awaitable[JsonObject]) -> Ending:
-    """How a task ends: with the tool's result, stored without what belongs to one protocol version, or an error."""
+    """The ending of a task: the tool's result, without the fields of one protocol version, or an error."""
     try:
         result = await work
     except PursuitError as error:
@@ -234,7 +234,7 @@ def _text(result: JsonObject) -> str:
 
 
 class DetachedSession:
-    """The session of a call whose client may stop waiting: progress goes to the request, then to the task.
+    """The session of a call whose client may stop waiting: progress goes to the request, later to the task.
 
     It cannot send requests: a handler sees a client of 2026-07-28 and returns its questions.
     """

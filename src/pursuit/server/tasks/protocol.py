@@ -32,7 +32,7 @@ JsonObject = Mapping[str, Any]
 
 
 def without_tasks(capabilities: JsonObject) -> dict[str, Any]:
-    """Capabilities without the tasks of either generation: the gateway's tasks are its own."""
+    """Capabilities without the tasks of either generation: the tasks are those of the gateway."""
     given = {key: value for key, value in capabilities.items() if key != "tasks"}
     known = as_object(given.get("extensions"))
     if EXTENSION in known:
@@ -52,9 +52,9 @@ def missing_extension() -> MCPError:
 
 
 def task_id_of(ctx: Context) -> str:
-    """The task that a request is about; over HTTP a request of 2026-07-28 names it in a header, too.
+    """The task of a request; over HTTP a request of 2026-07-28 also names it in a header.
 
-    A header with another id is refused. Clients must send the header; FastMCP 4.1 does not, and is served.
+    A header with another id is refused. Clients must send the header; FastMCP 4.1 does not, and is served anyway.
     """
     task_id = (ctx.params or {}).get("taskId")
     if is_modern(ctx.protocol_version) and ctx.request is not None:
@@ -66,8 +66,8 @@ def task_id_of(ctx: Context) -> str:
     return task_id
 
 
-# Seconds between two polls. A task that ends after 0.2 s is seen soon after: the interval begins at 100 ms and grows
-# to a fifth of the task's age, five seconds at most; one second at most while the task waits for an answer.
+# Seconds between two polls. A task that ends after 0.2 s is noticed soon after: the interval begins at 100 ms and grows
+# to a fifth of the task's age, at most five seconds; at most one second while the task waits for an answer.
 SHORTEST, LONGEST, WHILE_ASKING = 0.1, 5.0, 1.0
 SHARE_OF_AGE = 0.2
 MAX_HOLD = 0.5
@@ -75,7 +75,7 @@ MAX_TASKS = 4_096
 
 
 def interval(state: TaskState, now: float) -> int:
-    """How long a client should wait until it polls again, in milliseconds."""
+    """Milliseconds until a client should poll again."""
     longest = WHILE_ASKING if state.status == "input_required" else LONGEST
     return round(1_000 * min(longest, max(SHORTEST, SHARE_OF_AGE * (now - state.created_at))))
 
@@ -83,7 +83,7 @@ def interval(state: TaskState, now: float) -> int:
 class PollingLimiter:
     """Delays the results for clients that poll too often.
 
-    The delay is half an interval at most and ends when the task changes; a client is never refused and misses nothing.
+    The delay is at most half an interval and ends when the task changes; a client is never refused and misses nothing.
     """
 
     def __init__(self, store: TaskRecords) -> None:
@@ -91,7 +91,7 @@ class PollingLimiter:
         self._answered: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     async def hold(self, state: TaskState) -> TaskState:
-        """The task as the client gets it: now, or as soon as it changes or half its interval is over."""
+        """The task for the client: now, or once it has changed or half its interval is over."""
         last, seen = self._answered.get(state.task_id, (0.0, -1))
         if state.seq == seen and not state.terminal:
             due = last + min(MAX_HOLD, interval(state, self._store.now()) / 2_000)
@@ -109,12 +109,12 @@ CAPABILITY: JsonObject = {"list": {}, "cancel": {}, "requests": {"tools": {"call
 
 
 def v2025_task(state: TaskState, now: float) -> dict[str, Any]:
-    """A task of the first generation. A tool's result with `isError` is a task that `failed`, with that result."""
+    """A task of the first generation. A tool's result with `isError` means a task that `failed`, with that result."""
     return _task(state, state.status, ttl="ttl", poll="pollInterval", now=now)
 
 
 def _task(state: TaskState, status: str, *, ttl: str, poll: str, now: float) -> dict[str, Any]:
-    """A task; the generations have other names for its time to live and its poll interval."""
+    """A task; the generations use different keys for its time to live and its poll interval."""
     body: dict[str, Any] = {
         "taskId": state.task_id,
         "status": status,
@@ -132,12 +132,12 @@ def v2025_created(state: TaskState, now: float) -> dict[str, Any]:
 
 
 def related(body: JsonObject, task_id: str) -> dict[str, Any]:
-    """A result, or the parameters of a request, with the task that it belongs to; only around `tasks/result`."""
+    """A result, or the parameters of a request, with the task that it belongs to; used only around `tasks/result`."""
     return {**body, "_meta": {**as_object(body.get("_meta")), RELATED: {"taskId": task_id}}}
 
 
 def payload(state: TaskState, result: JsonObject | None) -> dict[str, Any]:
-    """The result that the call would have had; raises the error that it would have had."""
+    """The result of the plain call; raises the error of the plain call."""
     if state.error is not None:
         raise MCPError(state.error["code"], state.error["message"], state.error.get("data"))
     if result is not None:
