@@ -185,3 +185,20 @@ def test_a_turn_that_a_kill_cut_off_costs_no_iteration_and_is_no_error(tmp_path:
     (row,) = place.json("history", "last", "--full")["iterations"]
     assert row["verdict"] == "complete" and len(row["strategy"]["tool_calls"]) == 2
     assert place.json("verify")["ok"]
+
+
+def test_a_kill_while_the_mission_waits_for_a_usage_limit_changes_nothing(tmp_path: Path) -> None:
+    rate_limit = {"code": -32603, "message": "Internal error", "data": {"errorKind": "rate_limit"}}
+    place = AgentPlace(tmp_path, [[{"error": rate_limit}], [{"write": library(2)}]])
+    place.mission('name = "standin"')
+    running = place.begin("run", "fix.toml")
+    first = running.until("usage limit of standin, continues at ")
+    running.process.kill()
+    running.process.wait(timeout=60)
+    again = place.begin("resume", "last")
+    assert again.until("usage limit of standin") == first
+    again.end(signal.SIGTERM)
+    assert len(place.prompts) == 1
+    status = place.json("status", "last")
+    assert (status["status"], status["iteration_count"]) == ("interrupted", 0)
+    assert place.json("verify")["ok"]

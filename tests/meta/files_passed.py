@@ -42,6 +42,7 @@ from mcp import Client  # noqa: E402
 from model_endpoint import calls  # noqa: E402
 from model_stage import OPENAI, scripted, step  # noqa: E402
 from page_stage import page  # noqa: E402
+from quick_start import REAL  # noqa: E402
 
 import pursuit  # noqa: E402
 from pursuit import Budget, Runtime  # noqa: E402
@@ -206,10 +207,16 @@ async def model_iteration(folder: Path) -> Passage:
 
 
 async def agent_turn(folder: Path) -> Passage:
-    place = AgentPlace(folder, [[{"write": library(3)}, {"say": "Done."}]])
-    file = load_mission_file(place.mission())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", REAL)  # an isolated agent sees no Python but the real one
+        place = AgentPlace(folder, [[{"write": library(3)}, {"say": "Done."}]])
+        file = load_mission_file(place.mission())
     async with Runtime(state=place.ledger, config=place.folder / "pursuit.toml") as runtime:
-        return await _iteration(runtime, (await runtime.start_file(file)).session_id)
+        mission_id = (await runtime.start_file(file)).session_id
+        passage = await _iteration(runtime, mission_id)
+        (turn, _check) = (await runtime.runner.state(mission_id)).last.calls.values()
+        assert turn.outcome == "ok", turn.error
+        return passage
 
 
 OPERATIONS: dict[str, Callable[[Path], Any]] = {

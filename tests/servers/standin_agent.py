@@ -15,9 +15,12 @@ It reads a plan, one row for each turn, from the JSON file in its first argument
     {"sleep": 0.1}                   does nothing for so many seconds
     {"call": {"tool": "name", "args": {...}}}     calls a tool of the MCP server that it was given
     {"usage": {...}, "cost": 0.5}    reports what the turn used
+    {"update": {...}}                sends an update with these fields
+    {"error": {...}}                 ends the turn with this error
+    {"quiet": true}                  says nothing until it is ended
 
-`options` beside `turns` switch faults of the whole agent: `no_load`, `version`, `auth`, `stray`, and `noise`, the bytes
-that it writes to standard error first.
+`options` beside `turns` switch faults of the whole agent: `no_load`, `version`, `auth`, `stray`, `refuse` (the
+errors of the first requests for a session), and `noise`, the bytes that it writes to standard error first.
 What it was sent is appended to the file in its second argument, a JSON object on each line.
 """
 
@@ -47,6 +50,7 @@ class Agent:
         self.cancelled = False
         self.usage: dict[str, Any] | None = None
         self.late: dict[str, Any] | None = None
+        self.error: dict[str, Any] | None = None
 
     def hear(self) -> dict[str, Any]:
         line = sys.stdin.readline()
@@ -81,6 +85,9 @@ class Agent:
                 if OPTIONS.get("auth"):
                     self.send(id=message["id"], error={"code": -32000, "message": "Authentication required"})
                     continue
+                if error := self.refusal():
+                    self.send(id=message["id"], error=error)
+                    continue
                 self.serve(params)
                 self.send(id=message["id"], result={"sessionId": f"s-{os.getpid()}"})
             elif method == "session/load":
@@ -92,6 +99,14 @@ class Agent:
             elif "id" in message:
                 self.send(id=message["id"], error={"code": -32601, "message": "no such method"})
 
+    def refusal(self) -> dict[str, Any] | None:
+        """The error of this request for a session."""
+        refused = HEARD.with_suffix(".refused")
+        number = int(refused.read_text(encoding="utf-8")) if refused.exists() else 0
+        refused.write_text(str(number + 1), encoding="utf-8")
+        errors = OPTIONS.get("refuse", [])
+        return errors[number] if number < len(errors) else None
+
     def serve(self, params: dict[str, Any]) -> None:
         self.server = next(iter(params.get("mcpServers", [])), None)
 
@@ -101,9 +116,15 @@ class Agent:
         number = int(done.read_text(encoding="utf-8")) if done.exists() else 0
         done.write_text(str(number + 1), encoding="utf-8")
         turns = PLAN["turns"]
-        self.cancelled, self.usage = False, None
+        self.cancelled, self.usage, self.error = False, None, None
+        steps = turns[min(number, len(turns) - 1)]
+        while any(step.get("quiet") for step in steps):
+            self.hear()
         self.update(session, "a_kind_of_the_future", content={"x": 1})
-        self.steps(session, turns[min(number, len(turns) - 1)])
+        self.steps(session, steps)
+        if self.error is not None:
+            self.send(id=request, error=self.error)
+            return
         answer: dict[str, Any] = {"stopReason": "cancelled" if self.cancelled else "end_turn"}
         self.send(id=request, result=answer | ({"usage": self.usage} if self.usage else {}))
         if self.late is not None:
@@ -131,6 +152,9 @@ class Agent:
         if "cost" in step:
             cost = {"amount": step["cost"], "currency": "USD"}
             self.update(session, "usage_update", used=10, size=100, cost=cost)
+        if "update" in step:
+            self.update(session, **{"update": "session_info_update", **step["update"]})
+        self.error = step.get("error", self.error)
         if "call" in step:
             said = self.call_tool(step["call"])
             self.update(session, "agent_message_chunk", content={"type": "text", "text": json.dumps(said)})

@@ -17,7 +17,7 @@ from pursuit.core.audit import redacted
 from pursuit.core.events import AnyEvent
 from pursuit.core.report import exit_code_of, iso, output_tail
 from pursuit.core.state import MissionState
-from pursuit.reports.wording import compact, figure, local_iso, span
+from pursuit.reports.wording import compact, figure, local_iso, span, waits
 from pursuit.service import Service
 
 MAX_TEXT = 400
@@ -132,8 +132,7 @@ def log_line(event: AnyEvent, state: MissionState) -> str | None:
         case events.MissionWarned():
             return f"warning: {line(event.message, MAX_TEXT)}"
         case events.WaitBegan():
-            until = f" until {local_iso(iso(event.until))}" if event.until else ""
-            return f"waiting for {event.waiting_for}{until}" + (f" ({line(event.detail)})" if event.detail else "")
+            return waits(event.waiting_for, event.detail, iso(event.until))
         case events.MissionFailed():
             return f"failed: {line(event.error, MAX_TEXT)}"
         case events.MissionEnded():

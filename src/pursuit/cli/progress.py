@@ -24,9 +24,9 @@ from pursuit.core.best import Best, BestPoint
 from pursuit.core.budgets import budget_use
 from pursuit.core.criteria import MetricThreshold
 from pursuit.core.report import criteria_rows, iso
-from pursuit.core.state import MissionState
+from pursuit.core.state import FOR_PROVIDERS, MissionState
 from pursuit.engine.context import Observer, Phase
-from pursuit.reports.wording import best_words, compact, figure, gauges, moment, span, stated
+from pursuit.reports.wording import best_words, compact, figure, gauges, span, stated, waits
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -111,17 +111,16 @@ def lines(screen: Screen) -> Observer:
     shown: dict[str, int] = {}
     asked: set[str] = set()
     warned: dict[str, int] = {}
-    waits: dict[str, float | None] = {}
+    said: dict[str, float | None] = {}
 
     def see(mission_id: str, phase: Phase, state: MissionState) -> None:
         known = warned.setdefault(mission_id, len(state.raised))
         if phase in ("decided", "ended") and state.iteration_count > shown.get(mission_id, -1):
             shown[mission_id] = state.iteration_count
             screen.note(iteration_line(state))
-        if phase == "waiting" and state.waiting_for == "model" and state.wait_until != waits.get(mission_id):
-            waits[mission_id] = state.wait_until
-            why = line(state.wait_detail or "", 300)
-            screen.note(f"no model answers; next try {moment(iso(state.wait_until))}: {why}")
+        if phase == "waiting" and state.waiting_for in FOR_PROVIDERS and state.wait_until != said.get(mission_id):
+            said[mission_id] = state.wait_until
+            screen.note(waits(str(state.waiting_for), line(state.wait_detail or "", 300), iso(state.wait_until)))
         for question in state.approvals.open() if phase == "execute" else ():  # the call waits for the answer
             if question.approval_id not in asked:
                 asked.add(question.approval_id)

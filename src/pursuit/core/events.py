@@ -16,7 +16,7 @@ from pursuit.errors import LedgerTooNew
 Outcome = Literal["ok", "failed", "denied", "skipped", "timed_out", "cancelled", "unknown"]
 Verdict = Literal["continue", "adjust", "complete", "terminate"]
 CriterionStatus = Literal["met", "unmet", "inconclusive"]
-WaitingFor = Literal["approval", "input", "task", "proposal", "pace", "budget", "model"]
+WaitingFor = Literal["approval", "input", "task", "proposal", "pace", "budget", "model", "limit"]
 Purpose = Literal["proposal", "script", "check"]
 Permission = Literal["once", "arguments", "mission", "denied"]
 Channel = Literal["terminal", "page", "api", "stdio-elicitation", "http-elicitation"]

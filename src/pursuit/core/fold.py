@@ -61,6 +61,7 @@ from pursuit.core.proposing import facts_before, mission_before, stored_settings
 from pursuit.core.series import Gap, Point, distance, holds
 from pursuit.core.state import (
     SCRIPT_SOURCE,
+    TIMED,
     CallRecord,
     Exchange,
     IterationRecord,
@@ -800,7 +801,8 @@ def cut_short(status: str, summary: Mapping[str, Any], now: float) -> bool:
     """
     waiting_for = summary.get("waiting_for") if status == "waiting" else None
     expired = waiting_for == "approval" and now >= summary.get("wait_until", math.inf)
-    can_go_on = status == "running" or waiting_for in ("pace", "task", "model") or expired
+    timed = waiting_for in TIMED and (waiting_for != "limit" or summary.get("wait_until") is not None)
+    can_go_on = status == "running" or waiting_for == "task" or timed or expired
     goal = summary.get("run_goal")
     return can_go_on and (goal is None or summary.get("iteration_count", 0) < goal)
 
@@ -812,7 +814,7 @@ def due_in(state: MissionState, now: float) -> float | None:
     """
     if state.terminal:
         return None if state.closed else 0.0
-    if state.status == "waiting" and state.waiting_for in ("approval", "pace", "model", "task"):
+    if state.status == "waiting" and state.waiting_for in TIMED | {"approval", "task"}:
         return None if state.wait_until is None else state.wait_left(now)
     if state.status == "running":
         return None if state.run_goal is not None and state.iteration_count >= state.run_goal else 0.0

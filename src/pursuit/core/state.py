@@ -54,6 +54,10 @@ MAX_REMEMBERED = 100_000
 PREVIEW = 200
 CLOCK_RUNS: frozenset[WaitingFor | None] = frozenset({"task", "pace", "model"})
 """The wall clock of a mission also runs while it waits for these; otherwise only while a driver holds the mission."""
+FOR_PROVIDERS: frozenset[WaitingFor | None] = frozenset({"model", "limit"})
+"""The waits for a provider of models that cannot be reached or refuses work."""
+TIMED = FOR_PROVIDERS | {"pace"}
+"""The waits that end by time alone: a driver waits, or comes back then."""
 
 
 class CallRecord(msgspec.Struct, kw_only=True, gc=False):

@@ -17,7 +17,7 @@ from pursuit.config.process_environment import USUAL_ENVIRONMENT, ProcessEnviron
 from pursuit.core.criteria import Check
 from pursuit.core.events import AbortOrdered, BudgetExtended, CompletionOrdered, MissionPaused, OperatorEvent
 from pursuit.core.mission import Proposal
-from pursuit.core.state import MissionState
+from pursuit.core.state import TIMED, MissionState
 from pursuit.engine.journal import Journal
 from pursuit.ledger.contract import Ledger
 from pursuit.proposers.contract import Moved, Proposed, Proposer, Services, Waiting
@@ -254,7 +254,7 @@ class Run:
         """True if the run ends here and leaves the mission to another worker or a later time."""
         if self.placed is None:
             return False
-        waits = self.state.waiting_for in ("pace", "model") and self.state.wait_until is not None
+        waits = self.state.waiting_for in TIMED and self.state.wait_until is not None
         long = waits and self.state.wait_left(self.clock.now()) > self.placed.longest_wait
         return long or self.placed.leaving.is_set()
 

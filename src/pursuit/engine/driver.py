@@ -41,7 +41,7 @@ from pursuit.core.lessons import remembered
 from pursuit.core.mission import MissionPolicy, Proposal
 from pursuit.core.proposing import MissingKind
 from pursuit.core.report import iso, way_on
-from pursuit.core.state import MissionState
+from pursuit.core.state import TIMED, MissionState
 from pursuit.engine.context import Ceiling, Clock, Observer, Phase, Run, Settings, WorkerRun
 from pursuit.engine.execute import RunServices, cancel_tasks, recover_own, settle_lost, warn, worked_until
 from pursuit.engine.journal import Journal, OperatorFirst, States
@@ -499,6 +499,8 @@ async def _run_turns(run: Run) -> bool:
             continue
         if state.waiting_for == "model" and not await _until(run) and not (state.open and _used_up(run, state)):
             continue
+        if state.waiting_for == "limit" and not await _until(run):
+            continue
         if not await turn(run) and (state.status == "failed" or _waits(state)):
             return True
     return False
@@ -506,7 +508,8 @@ async def _run_turns(run: Run) -> bool:
 
 def _waits(state: MissionState) -> bool:
     """True if the mission waits for something that this process cannot wait for."""
-    return state.status == "waiting" and state.waiting_for not in ("model", "pace")
+    timed = state.waiting_for in TIMED and (state.waiting_for != "limit" or state.wait_until is not None)
+    return state.status == "waiting" and not timed
 
 
 def _used_up(run: Run, state: MissionState) -> str | None:
@@ -563,14 +566,20 @@ async def _until(run: Run) -> bool:
     if run.state.wait_until is None:
         return True
     run.report_phase("waiting")
-    left, seconds = run.wall_clock_left(), run.state.wait_left(run.clock.now())
+    limit = run.state.waiting_for == "limit"  # the provider of an agent refuses work: the wall clock stands still
+    left, seconds = None if limit else run.wall_clock_left(), run.state.wait_left(run.clock.now())
     sooner = seconds if left is None else max(0.0, min(seconds, left))
-    with anyio.move_on_after(sooner):
-        await run.interrupted.wait()
-        run.interrupted = anyio.Event()
-        await run.journal.catch_up()
-        return False
-    return sooner == seconds
+    began = run.clock.monotonic()
+    try:
+        with anyio.move_on_after(sooner):
+            await run.interrupted.wait()
+            run.interrupted = anyio.Event()
+            await run.journal.catch_up()
+            return False
+        return sooner == seconds
+    finally:
+        if limit:
+            run.started += run.clock.monotonic() - began
 
 
 def _typed(error: Exception) -> PursuitError | OperatorFirst | None:

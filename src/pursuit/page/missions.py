@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from starlette.responses import Response
 
 from pursuit.core.caps import CAPS
-from pursuit.core.state import TERMINAL, MissionState
+from pursuit.core.state import FOR_PROVIDERS, TERMINAL, MissionState
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.page.app import Page, PageView
 from pursuit.reports.html import metric_plots
@@ -157,6 +157,8 @@ def _sentence(now: MissionNow) -> str:
     if found.status == "waiting":
         detail = "" if found.waiting_detail is None else f" ({found.waiting_detail})"
         late = any(one.expired for one in found.pending_approvals)
+        if found.waiting_for in FOR_PROVIDERS:
+            return f"It waits: {words}."
         return f"It waits for {found.waiting_for}{detail}{'; its question has expired' if late else ''}."
     return words
 

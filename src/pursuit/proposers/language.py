@@ -316,13 +316,14 @@ class NoAnswer(Exception):
 class Unreachable(NoAnswer):
     """The provider is down, busy or silent: a later retry may help, at the earliest in `after` seconds.
 
-    `lost` requests were sent without an answer.
+    `lost` requests were sent without an answer; `limited` tells that a usage limit is reached.
     """
 
-    def __init__(self, message: str, after: float | None = None, *, lost: int = 0) -> None:
+    def __init__(self, message: str, after: float | None = None, *, lost: int = 0, limited: bool = False) -> None:
         super().__init__(message)
         self.after = after
         self.lost = lost
+        self.limited = limited
 
 
 Refusal = Literal["key", "length", "content", "other"]

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pursuit.core.caps import CAPS, SHOWN, BudgetUse
+from pursuit.core.state import FOR_PROVIDERS
 from pursuit.core.truncate import clean, line
 
 if TYPE_CHECKING:
@@ -187,11 +188,20 @@ def reason(value: Any) -> str:
     return _REASONS.get(known, known)
 
 
+def waits(waiting_for: str, detail: str | None, until: str | None) -> str:
+    """The reason and the end of a wait; that of a provider, which refuses work for a while, is its own sentence."""
+    if waiting_for in FOR_PROVIDERS:
+        return f"{line(detail or '')}, " + (f"continues at {moment(until)}" if until else "`pursuit resume` continues")
+    more = "" if detail is None else f" ({line(detail)})"
+    return f"waiting for {waiting_for}{more}" + ("" if until is None else f" until {moment(until)}")
+
+
 def why(status: Status) -> str:
     if status.placement is not None:
         return status.placement
     if status.resume is not None:
-        return "no process drives it"
+        limit = f"{status.waiting_detail}, and " if status.waiting_for == "limit" else ""
+        return f"{limit}no process drives it"
     if status.next is not None:
         return "its last run reached its goal"
     if status.failure is not None and status.status == "failed":
@@ -200,8 +210,7 @@ def why(status: Status) -> str:
         detail = "" if status.waiting_detail is None else f" ({status.waiting_detail})"
         if any(one.expired for one in status.pending_approvals):
             return f"waiting for {status.waiting_for}{detail}; its question expired, which counts as no"
-        until = "" if status.waiting_until is None else f" until {moment(status.waiting_until)}"
-        return f"waiting for {status.waiting_for}{detail}{until}"
+        return waits(status.waiting_for, status.waiting_detail, status.waiting_until)
     if status.paused_reason is not None:
         return line(status.paused_reason)
     if status.status in ("completed", "terminated"):

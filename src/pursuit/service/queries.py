@@ -23,7 +23,7 @@ from pursuit.core.fold import advance, cut_short, due_in, summary_of
 from pursuit.core.history import History, Iteration, Shown, iso
 from pursuit.core.mission import FLEET, QUEUE
 from pursuit.core.report import ChildRow, Status
-from pursuit.core.state import STATUSES, MissionState, StoredStatus
+from pursuit.core.state import FOR_PROVIDERS, STATUSES, TIMED, MissionState, StoredStatus
 from pursuit.engine.context import Clock
 from pursuit.engine.driver import Driver, assemble
 from pursuit.engine.execute import worked_until
@@ -243,7 +243,7 @@ class Queries:
             wanted = row.summary.get("background") or overdue or not background
             if not wanted or "parent" in row.summary or not cut_short(row.status, row.summary, now):
                 continue
-            if self.placement is not None and row.summary.get("waiting_for") in ("pace", "model") and late_by < 0:
+            if self.placement is not None and row.summary.get("waiting_for") in TIMED and late_by < 0:
                 continue  # it is enqueued for that time
             if background and late_by < 0 and (task := row.summary.get("task")) is not None:
                 waiting[row.name] = task
@@ -403,8 +403,13 @@ class Queries:
         return msgspec.structs.replace(ListedMission.of(row), **found)
 
     async def _interruption(self, mission_id: str, status: str, summary: Mapping[str, Any]) -> dict[str, str]:
-        """Fields to show for a `running` mission that no live process drives; children continue with their parents."""
-        if status != "running" or await self.ledger.is_claimed(mission_id) or await self._is_queued(mission_id):
+        """Fields to show for a mission that should run, or wait for a provider, if no live process drives it.
+
+        Children continue with their parents.
+        """
+        waits = status == "waiting" and summary.get("waiting_for") in FOR_PROVIDERS
+        driven = status == "running" or (waits and summary.get("wait_until") is not None)
+        if not driven or await self.ledger.is_claimed(mission_id) or await self._is_queued(mission_id):
             return {}
         if not cut_short(status, summary, self.clock.now()):
             return {"next": "mission_iterate"}

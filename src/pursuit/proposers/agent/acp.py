@@ -8,12 +8,13 @@ which agent it is.
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
 
 import anyio
 from anyio.abc import Process
@@ -31,6 +32,7 @@ MAX_TEXT = 16_000
 KEPT = 4_096
 """Bytes that are kept of the end of standard error."""
 MAX_CALLS = 200
+MAX_SIGNS = 64
 MAX_AMOUNT = 1e15
 MAX_STRAY = 1_000
 """Lines that are no messages, after which it is no agent that writes them."""
@@ -48,11 +50,12 @@ class AgentGone(Exception):
 
 
 class AgentRefused(Exception):
-    """The agent answered with an error; `code` is that of JSON-RPC."""
+    """The agent answered with an error; `code` is that of JSON-RPC, `error` the whole of it."""
 
-    def __init__(self, message: str, code: int = 0) -> None:
+    def __init__(self, message: str, code: int = 0, error: Table | None = None) -> None:
         super().__init__(message)
         self.code = code
+        self.error = error or {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +88,18 @@ class TurnUpdates:
     tokens: int | None = None
     session_cost: float | None = None
     """The cost of the whole session so far, in dollars."""
+    signs: deque[tuple[Literal["error", "update", "line"], Table]] = field(
+        default_factory=lambda: deque(maxlen=MAX_SIGNS)
+    )
+    """Errors, lines and the last updates with `_meta`: they may name a usage limit."""
+    updates: int = 0
+    silent: bool = False
+    """True if the turn was cut off because the agent gave no sign of life."""
 
     def learn(self, update: Table) -> None:
+        self.updates += 1
+        if "_meta" in update:
+            self.signs.append(("update", update))
         match update.get("sessionUpdate"):
             case "agent_message_chunk":
                 content = as_object(update.get("content"))
@@ -105,11 +118,13 @@ class TurnUpdates:
     def learn_line(self, line: bytes) -> None:
         """Takes one line of an agent that speaks no protocol: text, or JSON that may say what the turn used."""
         text = line.decode(errors="replace")
+        self.updates += 1
         self.text = f"{self.text}{text}\n"[-MAX_TEXT:]
         try:
             row = as_object(json.loads(text) if text.startswith("{") else None)
         except (ValueError, RecursionError):
             return
+        self.signs.append(("line", row))
         self._count(as_object(row.get("usage")))
         if (cost := _amount(row.get("total_cost_usd"))) is not None:
             self.session_cost = cost
@@ -363,7 +378,7 @@ def _result(message: Table) -> Table:
         code = error.get("code")
         data = error.get("data")
         more = f" ({json.dumps(data)[:500]})" if data else ""
-        raise AgentRefused(f"{error.get('message', 'an error')}{more}", code if isinstance(code, int) else 0)
+        raise AgentRefused(f"{error.get('message', 'an error')}{more}", code if isinstance(code, int) else 0, error)
     return as_object(message.get("result"))
 
 

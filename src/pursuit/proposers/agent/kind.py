@@ -11,6 +11,7 @@ import json
 import math
 import os
 import shutil
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -18,6 +19,7 @@ from functools import partial
 from typing import Any, Literal, cast
 
 import anyio
+import msgspec
 
 from pursuit.config.process_environment import CannotIsolate
 from pursuit.core.events import ISOLATION, CallSettled, WorkspaceChange
@@ -28,6 +30,7 @@ from pursuit.errors import InvalidArgument, UpstreamUnavailable, advice
 from pursuit.processes.tree import AGENT_TAG, ProcessTable, Root
 from pursuit.proposers.agent.acp import Agent, AgentGone, AgentRefused, Answer, Question, TurnUpdates
 from pursuit.proposers.agent.isolation import AgentIsolation, SignIn, must_isolate, not_isolated
+from pursuit.proposers.agent.limits import MAX_FREE, MAX_SAID, WORDS, UsageLimit, limit_in
 from pursuit.proposers.agent.network import AgentNetwork
 from pursuit.proposers.agent.settings import SERVER, TURN, AgentProposer
 from pursuit.proposers.agent.tool_server import ToolServer
@@ -45,6 +48,7 @@ from pursuit.proposers.contract import (
     ProposerKind,
     Services,
     Turn,
+    Waiting,
 )
 from pursuit.proposers.model.conversation import first_message, standing
 
@@ -82,11 +86,21 @@ class AgentWork(Proposer):
 
     keeps_result = True
 
-    def __init__(self, settings: AgentProposer, mission_id: str, mission: Mission, place: DrivingPlace) -> None:
+    def __init__(
+        self,
+        settings: AgentProposer,
+        mission_id: str,
+        mission: Mission,
+        place: DrivingPlace,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         assert mission.workspace is not None  # noqa: S101 - a rule of missions
         inherit = settings.inherit_env if isinstance(settings.inherit_env, bool) else tuple(settings.inherit_env)
         self._around = replace(place.process_environment, inherit=inherit or place.process_environment.inherit)
         self._settings = settings
+        self._now = now
+        self._silent = 0
+        """The turns in a row without any sign of life."""
         self._tag = f"{AGENT_TAG}{mission_id}"
         self._access = place.agents
         self.workspace = AgentWorkspace(mission.workspace, mission_id, place.workspaces / mission_id)
@@ -118,16 +132,37 @@ class AgentWork(Proposer):
         That is an agent that could not be asked in this run, or a cap on what the agent does not report.
         """
         why = _not_asked(state) if self._proposed else None
+        if (limit := _limit_of(_turn_of(state))) is not None:
+            why = None
+            if (answer := self._at_limit(state, limit)) is not None:
+                return answer
         if (why := why or _cannot_be_kept(state, self._settings)) is not None:
             return Blocked(why)
         self._proposed = True
         prompt = _prompt_of(state, self.lessons)
         return Turn(calls=[AnswerCall(tool=TURN, args={"prompt": prompt}, wanted_id="")], ends=True)
 
+    def _at_limit(self, state: MissionState, limit: UsageLimit) -> Waiting | Blocked | None:
+        """The wait for the end of a usage limit; None if the agent is asked now."""
+        words = f"{WORDS[limit.kind]} of {self._settings.label}"
+        if limit.kind == "billing" or self._settings.on_limit == "stop":
+            return Blocked(f"{words}: {_turn_error(state)}") if self._proposed else None
+        limits = _limits_in_a_row(state)
+        self._silent = sum(one.kind == "silent" for one in limits)
+        open_ended = sum(one.pause(place) for place, one in enumerate(limits, 1) if one.resets_at is None)
+        if limit.resets_at is None and open_ended > self._settings.limit_wait_seconds:
+            seconds = f"{self._settings.limit_wait_seconds:g} s (limit_wait_seconds)"
+            return Waiting("limit", f"{words} did not end within {seconds}") if self._proposed else None
+        left = limit.until(len(limits), self._tag) - self._now()
+        return Waiting("limit", words, until=left) if left > 0 else None
+
     def after_calls(self, state: MissionState) -> bool:
-        """A turn that a stop cut off costs no iteration."""
-        iteration = state.open
-        return iteration is not None and bool(iteration.calls) and list(iteration.calls.values())[-1].cut
+        """A turn that a stop cut off, or that a usage limit ended without a change, costs no iteration."""
+        if state.open is None or not state.open.calls:
+            return False
+        turn = _turn_of(state)
+        free = _limit_of(turn) is not None and (turn is None or turn.change is None or _unchanged(turn))
+        return list(state.open.calls.values())[-1].cut or (free and len(_limits_in_a_row(state)) <= MAX_FREE)
 
     async def perform(self, call: CallRecord, services: Services) -> Performed:
         """A turn. What a turn that was cut off did is not known, whatever cut it off."""
@@ -149,6 +184,10 @@ class AgentWork(Proposer):
         updates = TurnUpdates()
         try:
             outcome, error = await self._asked(prompt, updates, partial(self._answer, services))
+        except CallFailed as failed:
+            limit = limit_in(updates.signs, [str(failed)], self._now())
+            said = {} if limit is None else {"limit": msgspec.to_builtins(limit)}
+            return Performed(outcome=failed.outcome, error=str(failed), said=said)
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True):
                 self._last_end = await self._cut_off(before, updates, "the turn was cut off")
@@ -210,6 +249,7 @@ class AgentWork(Proposer):
     def notes(self) -> Mapping[str, str]:
         refused = () if self.network is None else self.network.refused
         told = [f"the agent was refused {one}, which its network does not list" for one in refused]
+        told += [f"the agent gave no sign of life in {self._silent} turns in a row"] if self._silent > 1 else []
         return {**self.workspace.notes, self.isolated(): ISOLATION, **dict.fromkeys(told, "network")}
 
     async def aclose(self, *, at_once: bool = False) -> None:
@@ -270,7 +310,7 @@ class AgentWork(Proposer):
 
         ended: tuple[TurnOutcome, str | None] = ("ok", None)
         headless = self._settings.headless is not None
-        agent = await (self._started() if headless else self._connected())
+        agent = await (self._started() if headless else self._connected(updates))
         async with agent.draining():
             with idle:
                 sign()
@@ -282,9 +322,11 @@ class AgentWork(Proposer):
                 except AgentGone as error:
                     ended = ("unknown", f"the agent is gone: {error}")
                 except AgentRefused as error:
+                    updates.signs.append(("error", error.error))
                     ended = ("failed", f"the agent ended its turn with an error: {error}")
             if idle.cancelled_caught:
                 silence = f"{self._settings.turn_idle_seconds:g} s (turn_idle_seconds)"
+                updates.silent = not updates.updates
                 ended = ("unknown", f"the agent gave no sign of life for {silence}")
         return ended
 
@@ -337,7 +379,7 @@ class AgentWork(Proposer):
         isolation = self._isolation(self._around.inherited(os.environ))
         return "" if isolation is None else isolation.told(self._settings.argv)
 
-    async def _connected(self) -> Agent:
+    async def _connected(self, updates: TurnUpdates) -> Agent:
         """The agent with its session, started if it does not run. Raises `CallFailed`."""
         if self._agent is not None and self._agent.process.returncode is not None:
             await self.aclose()  # it left between two turns: nothing was sent to it, so it is started again
@@ -345,7 +387,7 @@ class AgentWork(Proposer):
             return self._agent
         agent, problem = await self._started(), "it was not asked"
         try:
-            problem = await agent.problem(partial(self._begin_session, agent), START_SECONDS)
+            problem = await agent.problem(partial(self._begin_session, agent, updates), START_SECONDS)
         finally:
             if problem is not None:
                 await self.aclose(at_once=True)
@@ -353,7 +395,7 @@ class AgentWork(Proposer):
             raise CallFailed(f"the agent {self._settings.argv[0]!r} cannot be used: {problem}", sent=False)
         return agent
 
-    async def _begin_session(self, agent: Agent) -> None:
+    async def _begin_session(self, agent: Agent, updates: TurnUpdates) -> None:
         await agent.initialize()
         servers = [] if self.server is None else [self.server.described]
         asked, self._cost = {"cwd": str(self.workspace.agent_folder), "mcpServers": servers}, 0.0
@@ -363,7 +405,12 @@ class AgentWork(Proposer):
                 await agent.request("session/load", {"sessionId": known, **asked})  # it repeats its history
                 self._session, self._cost = known, cost
                 return
-        self._session = str((await agent.request("session/new", asked)).get("sessionId", ""))
+        try:
+            begun = await agent.request("session/new", asked)
+        except AgentRefused as error:
+            updates.signs.append(("error", error.error))
+            raise
+        self._session = str(begun.get("sessionId", ""))
         self._remember(self._session)
 
     def _remembered(self) -> tuple[str, float]:
@@ -441,8 +488,20 @@ class AgentWork(Proposer):
         }
         said |= {"protected": change.protected} if change.protected else {}
         said |= {"rolled_back": True} if rollback else {}
+        if (limit := self._limit(error, updates, changed=bool(changes.files))) is not None:
+            said |= {"limit": msgspec.to_builtins(limit)}
+            await self.aclose(at_once=True)  # it is started again after the wait
         blobs = {} if digest is None else {digest: changes.diff}
         return Performed(outcome=outcome, error=error, said=said, used=self._used(updates), change=change, blobs=blobs)
+
+    def _limit(self, error: str | None, updates: TurnUpdates, *, changed: bool) -> UsageLimit | None:
+        """The usage limit that ended a turn. A turn without an error that changed files was work."""
+        self._silent = self._silent + 1 if updates.silent and not changed else 0
+        if self._silent:
+            return UsageLimit(kind="silent", at=self._now())
+        if error is None and (changed or len(updates.text) > MAX_SAID):
+            return None
+        return limit_in(updates.signs, [updates.text[-MAX_SAID:], error or ""], self._now())
 
     def _used(self, updates: TurnUpdates) -> dict[str, float]:
         used: dict[str, float] = {}
@@ -464,6 +523,36 @@ def _turn_of(state: MissionState) -> CallRecord | None:
     iteration = state.open or state.last
     calls = () if iteration is None else reversed(iteration.calls.values())
     return next((call for call in calls if call.tool == TURN), None)
+
+
+def _limit_of(turn: CallRecord | None) -> UsageLimit | None:
+    """The usage limit that ended a turn."""
+    said: Any = None if turn is None else (cast("dict[str, Any]", turn.result or {}).get("structuredContent") or {})
+    try:
+        return msgspec.convert(said["limit"], UsageLimit) if said and "limit" in said else None
+    except msgspec.ValidationError:
+        return None
+
+
+def _limits_in_a_row(state: MissionState) -> list[UsageLimit]:
+    """The limits of the last turns of this iteration, or of the last one, without a turn that worked in between."""
+    iteration = state.open or state.last
+    found: list[UsageLimit] = []
+    for call in () if iteration is None else reversed(iteration.calls.values()):
+        if call.tool == TURN:
+            if (limit := _limit_of(call)) is None:
+                break
+            found.append(limit)
+    return found
+
+
+def _unchanged(turn: CallRecord) -> bool:
+    return turn.change is not None and turn.change.before == turn.change.after
+
+
+def _turn_error(state: MissionState) -> str:
+    turn = _turn_of(state)
+    return "" if turn is None else (turn.error or "")[:MAX_ERROR]
 
 
 def _not_asked(state: MissionState) -> str | None:
@@ -511,7 +600,7 @@ def _last_turn(state: MissionState) -> list[str]:
         rows.append(f"Your last turn failed: {turn.error[:MAX_ERROR]}")
     if turn.change is not None and turn.change.protected:
         rows.append(f"You changed protected files, and that does not count: {', '.join(turn.change.protected[:20])}.")
-    if turn.change is not None and turn.change.before == turn.change.after:
+    if _unchanged(turn):
         rows.append("Your last turn changed no file.")
     return rows
 
@@ -549,7 +638,7 @@ class AgentKind(ProposerKind[AgentProposer]):
 
     @asynccontextmanager
     async def open(self, settings: AgentProposer, context: ProposerContext) -> AsyncGenerator[Proposer]:
-        work = AgentWork(settings, context.mission_id, context.mission, context.place)
+        work = AgentWork(settings, context.mission_id, context.mission, context.place, context.now)
         work.lessons = context.lessons
         if not work.workspace.settings.in_place:
             settled = [event for _, event in await context.past(0) if isinstance(event, CallSettled)]

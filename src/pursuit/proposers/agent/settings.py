@@ -44,6 +44,10 @@ class AgentProposer(ProposerSettings):
     turn_seconds: Annotated[Number, Field(gt=0, le=86_400)] = 3_600
     turn_idle_seconds: Annotated[Number, Field(gt=0, le=86_400)] = 600
     """Seconds without an update after which a turn is cut off."""
+    on_limit: Literal["wait", "stop"] = "wait"
+    """At a usage limit of the agent: wait until it ends, or fail, which `pursuit resume` continues."""
+    limit_wait_seconds: Annotated[Number, Field(ge=0, le=691_200)] = 21_600
+    """Seconds of waiting, together, for limits whose end the agent does not tell."""
     permission_seconds: Annotated[Number, Field(ge=0, le=86_400)] = 60
     """Seconds that a question of the agent is held; after them the answer is no, and the mission waits."""
     allow_unknown_cost: Flag = False

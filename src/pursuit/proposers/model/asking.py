@@ -194,11 +194,13 @@ class AskModel(ModelAsker):
         After repeated failures, or if its provider demands a longer pause than our own, the next available model is
         asked.
         """
-        pause, after = self._pause(state), outage.after or 0.0
+        pause, after, why = self._pause(state), outage.after or 0.0, str(outage)
+        if outage.limited:
+            why = f"usage limit of {self._models[place].name}: {why}"
         if len(self._models) == 1 or (state.conversation.unanswered % self._patience.failures and after <= pause):
-            return Waiting("model", str(outage), until=max(pause, after), lost=outage.lost, after=outage.after)
+            return Waiting("model", why, until=max(pause, after), lost=outage.lost, after=outage.after)
         following, pause = self._following(state, place, after)
-        return Waiting("model", str(outage), until=pause, fallback=following, lost=outage.lost, after=outage.after)
+        return Waiting("model", why, until=pause, fallback=following, lost=outage.lost, after=outage.after)
 
     def _following(self, state: MissionState, place: int, after: float | None) -> tuple[int, float]:
         """The model to ask after this one, and the pause before: the first that is available, or the earliest to be.

@@ -323,7 +323,8 @@ def _judged(error: Exception, *, begun: bool) -> Exception:
         return Rejected(_plain(error), _REFUSALS.get(status, "other"), lost=begun)
     broken = isinstance(error, known.ModelConnectionError) and error.phase not in ("pool", "connect")
     lost = begun or broken or isinstance(error, known.ModelRequestTimeout)
-    return Unreachable(_plain(error), getattr(error, "retry_after", None), lost=lost)
+    limited = isinstance(error, known.ModelRateLimitError) or status == 429
+    return Unreachable(_plain(error), getattr(error, "retry_after", None), lost=lost, limited=limited)
 
 
 def _inferred(name: str) -> Model:
