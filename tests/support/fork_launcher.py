@@ -18,6 +18,7 @@ from typing import NoReturn
 AT_THE_START = ("PYTHON", "LC_", "LANG", "TZ", "FORCE_COLOR", "TERMINAL_WIDTH", "PY_COLORS", "_TYPER", "OPENSSL")
 WHERE_NONE_IS_SET = ("LC_CTYPE", "C.UTF-8")  # Python itself puts it there
 PASSED_ON = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGUSR1, _signal.SIGUSR2)
+TESTS = __file__.rpartition("support")[0]
 LOST = 70
 PATIENCE = 60
 
@@ -28,11 +29,13 @@ def early(environment: dict[str, str]) -> dict[str, str]:
 
 
 def launch_as_python(address: str, known: dict[str, str]) -> NoReturn:
-    """What `python` does with these words; only a module of `pursuit` is forked."""
-    program, words = sys.argv[1:3], sys.argv[3:]
-    if program[:1] == ["-m"] and program[1].startswith("pursuit"):
-        launch(address, program, words, known, sys.argv[0])
-    os.execv(sys.executable, [sys.executable, *program, *words])
+    """What `python` does with these words; only a module of `pursuit` and a program of the tests are forked."""
+    words = sys.argv[1:]
+    if words[:1] == ["-m"] and words[1].startswith("pursuit"):
+        launch(address, words[:2], words[2:], known, sys.argv[0])
+    if words and words[0].startswith(TESTS):
+        launch(address, words[:1], words[1:], known, sys.argv[0])
+    os.execv(sys.executable, [sys.executable, *words])
 
 
 def launch(

@@ -8,6 +8,7 @@ a child has nothing of this process but loaded modules: no descriptor, no signal
 from __future__ import annotations
 
 import array
+import atexit
 import contextlib
 import gc
 import importlib
@@ -22,7 +23,7 @@ import socket
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 # One command in many needs them: they bring numpy, which starts threads, and Temporal, which is an extra.
 SEARCH = tuple(f"proposers.search.{name}" for name in ("samplers", "space", "surrogate"))
@@ -173,7 +174,26 @@ def become(streams: array.array[int], request: tuple[list[str], list[str], str, 
     sys.stderr = sys.__stderr__ = _written(2, "backslashreplace", at_once=unbuffered)
     # What was loaded stays frozen, as `pursuit` itself freezes it: to go through it would be to copy it.
     gc.enable()
-    _run(program, words)
+    try:
+        _run(program, words)
+    except SystemExit as leaving:
+        if not isinstance(leaving.code, int | None):
+            raise
+        _end(leaving.code or 0)
+    _end(0)
+
+
+def _end(code: int) -> NoReturn:
+    """Ends as the interpreter does, but leaves the modules to the system: to take them apart is to copy them."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.__stdout__, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except OSError:
+            code = 120  # as the interpreter says that its output is lost
+    os._exit(code)
 
 
 def _written(stream: int, errors: str, *, at_once: bool) -> io.TextIOWrapper:

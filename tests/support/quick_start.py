@@ -66,7 +66,7 @@ def quick(*program: str) -> str:
 
 @cache
 def python() -> str:
-    """A Python that starts the modules of `pursuit` quickly, and everything else as it is.
+    """A Python that starts the modules of `pursuit` and the programs of the tests quickly, all else as it is.
 
     Put in the place of `sys.executable`, it is for the processes that `pursuit` starts by itself.
     """
