@@ -38,10 +38,6 @@ def test_the_published_point_is_feasible_and_has_the_published_value(problem: An
     assert all(low <= x <= high for low, x, high in zip(problem.low, problem.x, problem.high, strict=True))
 
 
-def test_there_are_twelve_of_them() -> None:
-    assert len({problem.name for problem in PROBLEMS}) == 12
-
-
 @pytest.mark.parametrize(("targeted", "found"), [(True, True), (False, False)])
 def test_a_target_of_the_objective_is_one_more_limit_until_it_is_reached(targeted: bool, found: bool) -> None:
     """Alkylation: the objective alone stays in the first corner that the limits allow, where its value is 0."""

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pursuit.core.decision import decide
 from pursuit.core.evaluate import Answer
-from pursuit.core.events import Facts, IterationEnded
-from simulation import DONE, Simulation, call, threshold
+from pursuit.core.events import Facts
+from simulation import DONE, Simulation, call
 
 REASONS = {
     ("complete", "forced_complete"),
@@ -91,40 +91,6 @@ def test_success_on_the_last_budgeted_iteration_is_success(cap: int, every: int,
         assert simulation.state.iteration_count == cap
         assert simulation.state.status == ("completed" if met else "terminated")
         assert (simulation.state.verdict_reason == "criteria_met") == met
-
-
-VALUES = st.lists(st.none() | st.sampled_from([9.0, 8.0, 7.5, 3.0, 2.0, 1.5, 1.0, 0.5]), min_size=14, max_size=14)
-
-
-@quick
-@given(VALUES, st.integers(1, 14), st.integers(1, 3), st.integers(1, 4))
-@pytest.mark.guarantee("adjust-never-postpones-no-progress")
-def test_a_mission_that_is_told_to_adjust_ends_no_later(
-    values: list[float | None], cap: int, every: int, limit: int
-) -> None:
-    """With equal calls and new errors, which make for adjust, and without: the same end at the same iteration."""
-
-    def played(*, nagged: bool) -> list[IterationEnded]:
-        simulation = Simulation(
-            criteria=[threshold()],
-            budget={"max_iterations": cap},
-            checkpoint_cadence={"kind": "every_n_iterations", "n": every},
-            stagnation_threshold=limit,
-        )
-        ended: list[IterationEnded] = []
-        for place, value in enumerate(values):
-            if simulation.state.terminal:
-                break
-            outcome = {"outcome": "failed", "error": f"e{place}"} if nagged else {}
-            metrics = {} if value is None else {"mass": value}
-            ended.append(simulation.iterate(call(args={"x": 0 if nagged else place}, metrics=metrics, **outcome)))
-        assert simulation.state.terminal == (ended[-1].verdict in ("complete", "terminate"))
-        return ended
-
-    with_adjust, without = played(nagged=True), played(nagged=False)
-    assert (len(with_adjust), with_adjust[-1].reason) == (len(without), without[-1].reason)
-    assert all(each.verdict != "adjust" for each in without)
-    assert all(each.verdict == "adjust" for each in with_adjust[:-1] if each.facts.checkpoint)
 
 
 OPTIONAL: list[dict[str, Any]] = [

@@ -96,16 +96,6 @@ def test_a_wrong_word_is_refused_by_name(place: Place, words: list[str], named: 
     assert named in json.dumps(told)
 
 
-def test_all_faults_are_told_at_once(place: Place) -> None:
-    place.write("m.toml", "directve = 1\npace = 'x'\n[budget]\nmax_tool_calls = -7\n[servers.x]\ncomand = 'y'\n")
-    _, err = place.ask("run", "m.toml", code=2)
-    for field in ("directve", "directive", "criteria", "pace", "budget.max_tool_calls", "servers.x.comand"):
-        assert field in err
-    told = place.json("run", "m.toml", code=2)
-    assert told["code"] == "validation_error"
-    assert {"criteria", "pace"} <= {fault["field"] for fault in told["details"]["faults"]}
-
-
 def test_ids_that_are_none_never_reach_storage(place: Place, tmp_path: Path) -> None:
     here = Place(tmp_path).configured()
     here.write("client.toml", mission(proposer='kind = "client"'))

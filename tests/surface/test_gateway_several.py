@@ -200,17 +200,6 @@ async def test_a_server_that_does_not_list_in_time_keeps_nobody_from_the_resourc
             limits.optional_seconds = 60.0
 
 
-async def test_a_server_that_does_not_list_in_time_keeps_everybody_waiting_once(tmp_path: Path) -> None:
-    limits = GatewayLimits(list_seconds=3.0, slow_list_seconds=0.1)
-    async with house(tmp_path, hostile("secretive", name="b"), hostile(name="a"), limits=limits) as stage:
-        client = await stage.client(MODERN)
-        for seconds in (60, 20):
-            with anyio.fail_after(seconds):
-                found = (await client.result("resources/list"))["resources"]
-            assert [entry["uri"] for entry in found if entry["uri"] == "x://a"]
-            limits.list_seconds = 60.0
-
-
 @pytest.mark.parametrize("first", ["a", "b"])
 async def test_a_link_leads_to_the_server_that_gave_it(first: str, tmp_path: Path) -> None:
     async with house(tmp_path, hostile(name="a"), hostile(name="b")) as stage:

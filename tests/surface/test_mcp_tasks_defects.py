@@ -83,18 +83,6 @@ async def test_a_late_answer_to_a_cancelled_question(tmp_path: Path) -> None:
 
 
 @pytest.mark.guarantee("every-mcp-waiter-wakes")
-async def test_three_waiters(tmp_path: Path) -> None:
-    async with stage(tmp_path) as here:
-        client, other = await here.client(FIRST), await here.client(FIRST)
-        task_id = await client.begin_work()
-        waits = [(who, await who.begin("tasks/result", {"taskId": task_id})) for who in (client, client, other)]
-        here.world.go.set()
-        results = [(await who.ended(ident))["result"] for who, ident in waits]
-        assert results[0]["structuredContent"]["iterations"]
-        assert results[1:] == results[:1] * 2
-
-
-@pytest.mark.guarantee("every-mcp-waiter-wakes")
 async def test_a_task_that_completes_while_a_queued_message_is_delivered(tmp_path: Path) -> None:
     async with stage(tmp_path) as here:
         client, other = await here.client(FIRST, elicits=True), await here.client(SECOND)
@@ -149,20 +137,6 @@ async def test_a_bogus_cursor(tmp_path: Path) -> None:
         for bogus in ("x", "", 7, "0", "eyJhIjoxfQ.AAAA", ["a"]):
             error = await client.refused("tasks/list", {"cursor": bogus})
             assert error["code"] == -32602 and "cursor" in error["message"], bogus
-
-
-@pytest.mark.guarantee("tasks-outlive-connections")
-@pytest.mark.parametrize("era", GENERATIONS)
-async def test_two_sessions_of_which_one_ends(tmp_path: Path, era: str) -> None:
-    async with stage(tmp_path) as here:
-        one, two = await here.client(era), await here.client(era)
-        first, second = await one.begin_work(name="one"), await two.begin_work(name="two")
-        await one.leave()
-        assert (await two.get(second))["status"] == "working"
-        here.world.go.set()
-        for task_id in (first, second):
-            assert (await two.until_status(task_id))["status"] == "completed"
-        assert sorted(here.world.done) == ["one", "two"]
 
 
 @pytest.mark.guarantee("tasks-are-limited")

@@ -239,15 +239,3 @@ async def test_a_fast_poller_is_answered_late_and_at_once_when_something_changes
         here.world.go.set()
         assert (await client.ended(looking))["result"]["status"] in (*ENDS, "working")
         assert (await client.until_status(task_id))["status"] == "completed"
-
-
-@pytest.mark.parametrize(
-    ("asked", "kept"),
-    [(10**400, 30 * 86_400_000), (1e300, 30 * 86_400_000), (2.5, 2), (0.4, 1)],
-    ids=["huge", "large", "odd", "least"],
-)
-async def test_a_time_to_live_of_any_size_is_kept_as_a_number(tmp_path: Path, asked: float, kept: int) -> None:
-    async with stage(tmp_path) as here:
-        client = await here.client(FIRST)
-        task = await client.drive(await client.mission(), task={"ttl": asked})
-        assert task["ttl"] == kept

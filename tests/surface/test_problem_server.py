@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import anyio
 import pytest
 from hands import LONG, Hands
 from mcp import Client
 from mcp.shared.exceptions import MCPError
-from problem_stage import BY_PREDICATE, ERA, ERAS, EXAM, METRIC, SCHEMA, attempts, client, cut_off, plain, problem, text
+from problem_stage import ERA, ERAS, EXAM, METRIC, SCHEMA, attempts, client, cut_off, plain, problem, text
 from quick_start import quick
 
 from pursuit import Problem
@@ -221,27 +220,6 @@ async def test_a_call_is_cut_off_when_the_time_is_over(
     assert state.taken is None and state.failed_calls == 1
 
 
-@pytest.mark.guarantee("of-racing-submissions-one-counts")
-async def test_of_submissions_that_race_exactly_one_is_taken(tmp_path: Path) -> None:
-    one = problem(tmp_path, submission=SCHEMA, visibility={"shared_attempt": True})
-    results: list[Any] = []
-
-    async with client(one, tmp_path, "legacy") as first, client(one, tmp_path, "2026-07-28") as second:
-
-        async def hand_in(agent: Client, x: int) -> None:
-            results.append(await agent.call_tool("submit_final", {"x": x}))
-
-        async with anyio.create_task_group() as tasks:
-            for x in range(10):
-                tasks.start_soon(hand_in, (first, second)[x % 2], x)
-    taken = [result.structured_content["receipt"] for result in results if not result.is_error]
-    assert len(taken) == 1
-    refused = [text(result) for result in results if result.is_error]
-    assert len(refused) == 9 and all(taken[0]["sha256"] in words for words in refused)
-    (state,) = await attempts(tmp_path)
-    assert state.taken is not None and state.taken.digest == taken[0]["sha256"]
-
-
 @pytest.mark.parametrize("era", ERAS)
 async def test_assets_are_resources_and_the_briefs_tool_gives_them(tmp_path: Path, era: str) -> None:
     (tmp_path / "data.csv").write_text("a,b\n", encoding="utf-8")
@@ -307,7 +285,3 @@ async def test_a_judge_that_fails_is_told_to_the_operator_alone(
     # Whoever started this process may show its log to agents of its own.
     logged = "".join(str(vars(record)) for record in caplog.records)
     assert "not scored" in logged and "secret-word" not in logged
-
-
-def test_the_default_scorer_is_the_manifests(tmp_path: Path) -> None:
-    assert problem(tmp_path, submission=SCHEMA).manifest.scorer.kind == BY_PREDICATE["kind"]

@@ -12,7 +12,7 @@ from engine_stage import Gate, events_of, mission, proposal, repeat, stage, unti
 from pursuit import Budget, Proposal, Runtime
 from pursuit.core.events import IterationProposed, MissionPaused, MissionResumed, RunClaimed, encode
 from pursuit.engine.driver import RunOrder
-from pursuit.errors import Conflict, InvalidArgument, Overtaken, SessionTerminal
+from pursuit.errors import Conflict, InvalidArgument, Overtaken
 from pursuit.ledger.contract import ANY, Draft
 from pursuit.service.run_loop import RunLoop, background_runs
 
@@ -54,16 +54,6 @@ async def test_a_background_run_is_in_the_ledger_when_the_answer_is_given_and_go
         gate.release.set()
         await _until(runtime, name, 3)
         assert await runtime.runner.interrupted(background=True) == []
-
-
-async def test_what_is_refused_is_refused_at_once(tmp_path: Path) -> None:
-    async with stage(tmp_path, step) as runtime, background_runs(runtime.runner, runtime.use_servers_of) as runs:
-        name = await _started(runtime, proposer=repeat("step"))
-        with pytest.raises(InvalidArgument, match="does not accept proposals"):
-            await _later(runtime, runs, name, 1, Proposal(tool_calls=[]))
-        await runtime.runner.abort(name)
-        with pytest.raises(SessionTerminal):
-            await _later(runtime, runs, name, 1)
 
 
 async def test_a_run_that_was_cut_short_is_taken_up_by_the_next_server_and_one_that_somebody_awaited_is_not(

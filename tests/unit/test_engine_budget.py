@@ -29,16 +29,6 @@ class Counter:
         return {"metrics": {"steps": self.ran}}
 
 
-@pytest.mark.parametrize("limit", [1, 2, 5])
-async def test_max_iterations_is_exactly_so_many(tmp_path: Path, limit: int) -> None:
-    counter = Counter()
-    async with stage(tmp_path, counter.step) as runtime:
-        report = await runtime.pursue(mission(budget=Budget(max_iterations=limit), proposer=repeat("step")))
-        assert (report.status, report.verdict_reason) == ("terminated", "max_iterations")
-        assert report.data["iteration_count"] == counter.ran == limit
-        assert report.data["budget"]["used"]["iterations"] == limit
-
-
 async def test_an_iteration_that_reaches_a_cap_is_a_checkpoint_and_one_off_the_cadence_is_none(tmp_path: Path) -> None:
     counter = Counter()
     async with stage(tmp_path, counter.step) as runtime:

@@ -28,7 +28,7 @@ from pursuit.core.events import CallSettled, IterationEnded, MissionEnded, Missi
 from pursuit.core.mission import Mission
 from pursuit.core.state import MissionState
 from pursuit.core.tools import Tool, ToolResult
-from pursuit.errors import Conflict, NotPaused, SessionPaused, SessionTerminal
+from pursuit.errors import Conflict, NotPaused, SessionPaused
 
 ENDS = {
     "abort": ("terminated", "user_abort"),
@@ -181,23 +181,6 @@ async def test_a_second_driver_gets_conflict_at_once_and_changes_nothing(tmp_pat
             gate.release.set()
         assert (await other.runner.state(mission_id)).status == "completed"
     assert gate.passed == 1
-
-
-async def test_an_ended_mission_refuses_every_word(tmp_path: Path) -> None:
-    async def step() -> dict[str, Any]:
-        return {"events": [{"event_name": "done"}]}
-
-    async with stage(tmp_path, step) as runtime:
-        service = runtime.runner
-        report = await runtime.pursue(mission(criteria=[event("done")], proposer=repeat("step")))
-        before = (await service.state(report.session_id)).seq
-        for word in (service.pause, service.resume, service.abort, service.complete, service.iterate, service.run):
-            with pytest.raises(SessionTerminal) as caught:
-                await word(report.session_id)
-            assert caught.value.code == "session_terminal"
-        with pytest.raises(SessionTerminal):
-            await service.extend(report.session_id, {"max_iterations": 9})
-        assert (await service.state(report.session_id)).seq == before
 
 
 class Brittle:

@@ -115,19 +115,6 @@ async def test_interrupted_lists_only_runs_that_stopped_short_of_their_goal(tmp_
         assert await service.interrupted() == []
 
 
-async def test_a_paced_run_that_reached_its_goal_is_not_interrupted(tmp_path: Path) -> None:
-    paced = Paced(Pace(seconds=0.001))
-    async with stage(tmp_path, look) as runtime:
-        service = runtime.runner
-        mission_id = await _started(runtime, paced.mission)
-        await service.iterate(mission_id)
-        until = (await service.state(mission_id)).wait_until
-        assert until is not None
-        while service.clock.now() <= until:
-            await anyio.lowlevel.checkpoint()
-        assert await service.interrupted() == []
-
-
 async def test_a_run_that_died_while_it_waited_for_its_pace_is_interrupted(tmp_path: Path) -> None:
     paced = Paced(Pace(seconds=3_600))
     async with stage(tmp_path, look) as runtime:

@@ -32,29 +32,6 @@ from pursuit.service.approvals import Approvals
 from pursuit.service.audit import Caller
 
 
-async def test_a_child_is_pursued_and_its_metrics_meet_the_parents_criteria(tmp_path: Path) -> None:
-    async with stage(tmp_path, measure) as runtime:
-        mission_id = (await runtime.runner.start(parent(child()))).session_id
-        state = await runtime.runner.run(mission_id)
-        assert (state.status, state.verdict_reason) == ("completed", "criteria_met")
-        (intent,) = await events_of(runtime, mission_id, CallIntended)
-        (settled,) = await events_of(runtime, mission_id, CallSettled)
-        assert intent.reserved == {"max_iterations": 2}
-        assert settled.used == {"max_iterations": 1, "max_tool_calls": 1, "max_tokens": 0, "max_cost_usd": 0}
-        status = (await runtime.runner.status(mission_id)).as_json()
-        assert status["budget"]["used"]["iterations"] == 2
-        assert status["budget"]["used"]["tool_calls"] == 2
-        (row,) = status["children"]
-        assert (row["status"], row["directive"]) == ("completed", "Measure")
-        (made,) = await events_of(runtime, row["session_id"], MissionCreated)
-        assert made.parent == mission_id
-        listed = {one["session_id"]: one.get("parent") for one in (await runtime.runner.list()).as_json()["sessions"]}
-        assert listed == {mission_id: None, row["session_id"]: mission_id}
-        told = await runtime.report(mission_id)
-        for page in (told.markdown(), told.html()):
-            assert "iterations 1, tool_calls 1" in page.replace("\\", "")
-
-
 @pytest.mark.guarantee("fleet-never-over-spends")
 async def test_the_rest_of_a_batch_that_does_not_fit_the_budget_is_skipped(tmp_path: Path) -> None:
     async with stage(tmp_path, measure) as runtime:

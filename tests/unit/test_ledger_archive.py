@@ -11,13 +11,11 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pursuit.errors import InvalidArgument, ValidationFailed
 from pursuit.ledger.archive import export_stream, verify_archive
-from pursuit.ledger.chain import GENESIS, link, root
-from pursuit.ledger.contract import ANY, Draft, Head
+from pursuit.ledger.chain import root
+from pursuit.ledger.contract import Draft, Head
 from pursuit.ledger.sqlite import SqliteLedger
 
 BLOB = b"\x00\x01 attachment"
@@ -116,35 +114,6 @@ def test_other_formats_versions_and_missing_files_are_refused(archive: Path, tmp
         verify_archive(archive)
     with pytest.raises(ValidationFailed, match="cannot be read"):
         verify_archive(tmp_path / "none.jsonl")
-
-
-async def test_a_long_stream_is_exported_whole(tmp_path: Path) -> None:
-    ledger = SqliteLedger.open(tmp_path / "ledger.db")
-    await ledger.append("m1", 0, [Draft("n", b"x")] * 4500)
-    await export_stream(ledger, "m1", tmp_path / "m1.jsonl")
-    await ledger.append("m1", ANY, [Draft("n", b"later")])
-    await ledger.close()
-    found = verify_archive(tmp_path / "m1.jsonl")
-    assert (found.events, found.faults) == (4500, ())
-
-
-events = st.tuples(
-    st.text("ab", max_size=3),
-    st.integers(1, 3),
-    st.sampled_from([0.0, 1.5]),
-    st.text("ab", max_size=3),
-    st.binary(max_size=3),
-)
-
-
-@given(events, events)
-def test_different_events_have_different_hashes(
-    one: tuple[str, int, float, str, bytes], two: tuple[str, int, float, str, bytes]
-) -> None:
-    first, second = (
-        link(GENESIS, stream, seq, at=at, type_=type_, body=body) for stream, seq, at, type_, body in (one, two)
-    )
-    assert (first == second) == (one == two)
 
 
 def test_the_root_is_of_all_heads_in_any_order() -> None:

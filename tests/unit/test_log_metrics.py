@@ -47,16 +47,6 @@ def test_the_group_that_took_part_counts_and_the_list_of_all_is_bounded() -> Non
     assert found(many, pattern=r"x=(\d+)", take="all") == list(range(5, MAX_VALUES + 5))
 
 
-@pytest.mark.parametrize("text", ["val_loss=nan\n", "val_loss=inf\n", "val_loss=1e999\n"])
-def test_what_is_no_finite_number_is_no_value(text: str) -> None:
-    metrics = LogMetrics([MetricRule(name="m", pattern=r"val_loss=(\S+)")])
-    metrics.look(metrics.rules[0], text)
-    assert metrics.found == {}
-    assert metrics.notes() == [
-        f"metric m: pattern 'val_loss=(\\\\S+)' finds {text[9:-1]!r}, which is not a finite number"
-    ]
-
-
 def test_a_file_is_one_document_or_lines() -> None:
     rule = MetricRule(name="m", json="best.loss", file="f")
     for text in (json.dumps({"best": {"loss": 3}}, indent=2), '{"best": {"loss": 5}}\n{"best": {"loss": 3}}\n'):

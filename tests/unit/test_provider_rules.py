@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from provider_rules import SHAPES, Json, Shape, redacted, signature, validate
-from provider_usage import IMAGE_TOKENS, PromptCache, tokens_of
 
 Change = Callable[[Json], object]
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -241,50 +240,3 @@ def test_thinking_that_is_left_out_is_found_by_what_was_issued() -> None:
     assert "must be sent back as they were" in validate(body, "anthropic", issued=issued)[0]
     del content[1]
     assert "must be sent back as they were" in validate(body, "anthropic", issued=issued)[0]
-
-
-# -- counting
-
-
-def test_openai_caches_by_prefix_in_steps_of_128_from_1024_tokens() -> None:
-    cache, body = PromptCache(), chat()
-    assert cache.count(body, "openai-chat").cached == cache.count(body, "openai-chat").cached == 0, "it is short"
-    body["messages"][1]["content"] = "x" * 8_000
-    first, second = cache.count(body, "openai-chat"), cache.count(body, "openai-chat")
-    assert (first.cached, second.cached % 128, second.fresh < 128) == (0, 0, True)
-    assert first.total == second.total == second.fresh + second.cached > 2_000
-    body["messages"].append({"role": "user", "content": "y" * 8_000})
-    third = cache.count(body, "openai-chat")
-    assert (third.cached, third.fresh > 2_000) == (second.cached, True)
-    body["messages"][1]["content"] = "z" + "x" * 7_999
-    assert cache.count(body, "openai-chat").cached == 0, "an early change makes all that follows new"
-
-
-def test_anthropic_caches_up_to_breakpoints_and_finds_them_twenty_blocks_back() -> None:
-    cache, body = PromptCache(), anthropic()
-    body["messages"][0]["content"] = "x" * 8_000
-    first = cache.count(body, "anthropic")
-    assert (first.cached, first.fresh) == (0, 0)
-    assert cache.count(body, "anthropic").cached == first.written == first.total
-    moved = body["messages"][2]["content"][2]
-    del moved["cache_control"]
-    body["messages"] += [
-        {"role": "assistant", "content": "Hm."},
-        {"role": "user", "content": [{"type": "text", "text": str(n)} for n in range(18)]},
-    ]
-    assert cache.count(body, "anthropic").cached == 0, "without a breakpoint behind it nothing is read"
-    body["messages"][-1]["content"][-1]["cache_control"] = MARK
-    second = cache.count(body, "anthropic")
-    assert (second.cached, second.written) == (first.total, second.total - first.total)
-    del body["messages"][-1]["content"][-1]["cache_control"]
-    body["messages"][-1]["content"] += [{"type": "text", "text": str(n)} for n in range(21)]
-    body["messages"][-1]["content"][-1]["cache_control"] = MARK
-    assert cache.count(body, "anthropic").cached == 0, "the last entry is 21 blocks back"
-
-
-def test_a_picture_counts_the_same_whatever_its_size() -> None:
-    def picture(data: str) -> Json:
-        return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
-
-    small, large = picture("a" * 10), picture("b" * 1_000_000)
-    assert IMAGE_TOKENS < tokens_of(small) == tokens_of(large) < IMAGE_TOKENS + 50

@@ -28,27 +28,6 @@ async def _started(runtime: Runtime, **given: Any) -> str:
     return (await runtime.runner.start(mission(**given))).session_id
 
 
-GOOD = "mission-0123456789abcdef"
-IDS = ["../x", "mission-../../x", GOOD.upper(), GOOD[:-1], GOOD + "0", GOOD + "\n", "", "x" * 9999]
-
-
-@pytest.mark.parametrize("mission_id", IDS)
-async def test_an_id_that_is_none_is_refused_before_it_reaches_storage(tmp_path: Path, mission_id: str) -> None:
-    async with stage(tmp_path, step) as runtime:
-        service = runtime.runner
-        verbs = (service.status, service.run, service.iterate, service.pause, service.resume, service.abort)
-        for verb in (*verbs, service.complete, service.history, service.checkpoint, service.report, service.forget):
-            with pytest.raises(InvalidArgument, match="is not a mission id"):
-                await verb(mission_id)
-        with pytest.raises(InvalidArgument):
-            await service.export(mission_id, tmp_path / "out")
-        with pytest.raises(InvalidArgument):
-            await service.extend(mission_id, {"max_iterations": 9})
-        with pytest.raises(InvalidArgument):
-            await anext(service.watch(mission_id))
-    assert {path.name for path in tmp_path.iterdir() if not path.name.startswith("ledger.db")} == set()
-
-
 async def test_the_status_has_the_specified_shape(tmp_path: Path) -> None:
     async with stage(tmp_path, step) as runtime:
         service = runtime.runner

@@ -73,24 +73,6 @@ async def test_a_cancel_cuts_the_work_and_counts_at_once(tmp_path: Path) -> None
         assert (await host.store.get(task_id)).message == "cancelled by ann: enough"
 
 
-async def test_work_that_ends_after_its_cancel_harms_nobody(tmp_path: Path) -> None:
-    async def stubborn(ctx: TaskContext) -> Ending:
-        with anyio.CancelScope(shield=True):
-            await ctx.wait_cancelled()
-            return OK
-
-    async def quick(ctx: TaskContext) -> Ending:
-        return OK
-
-    async with with_host(tmp_path) as host:
-        task_id = await begin(host, stubborn)
-        await host.cancel(task_id)
-        while "WordDropped" not in [event.type for event in await host.store.ledger.read(task_id)]:
-            await anyio.lowlevel.checkpoint()
-        assert (await host.store.get(task_id)).status == "cancelled"
-        assert (await host.store.wait(await begin(host, quick))).status == "completed"
-
-
 async def test_one_that_stops_by_itself_settles_when_it_has_stopped(tmp_path: Path) -> None:
     async def winding(ctx: TaskContext) -> Ending:
         await ctx.wait_cancelled()
@@ -101,16 +83,6 @@ async def test_one_that_stops_by_itself_settles_when_it_has_stopped(tmp_path: Pa
         assert (await host.cancel(task_id)).status == "working"
         state = await host.store.wait(task_id)
         assert (state.status, state.message, state.exit_code) == ("cancelled", "stopped in order", 143)
-
-
-async def test_an_exception_is_the_tasks_own_end(tmp_path: Path) -> None:
-    async def broken(ctx: TaskContext) -> Ending:
-        raise RuntimeError("no luck")
-
-    async with with_host(tmp_path) as host:
-        state = await host.store.wait(await begin(host, broken))
-        assert (state.status, state.message) == ("failed", "RuntimeError: no luck")
-        assert state.error == {"code": -32603, "message": "RuntimeError: no luck", "data": {"outcome": "unknown"}}
 
 
 async def orphan(tmp_path: Path, kind: str) -> str:

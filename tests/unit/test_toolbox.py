@@ -120,19 +120,3 @@ async def test_a_call_by_hand_ends_with_its_timeout(tmp_path: Path) -> None:
     async with under(tmp_path, OperatorPolicy(), world=[hang]) as runtime:
         with pytest.raises(UpstreamUnavailable, match="no answer within"):
             await runtime.toolbox.call("world.hang", {})
-
-
-async def test_a_dry_run_shows_also_what_the_mission_denies_itself(tmp_path: Path) -> None:
-    def look() -> None: ...
-
-    async with under(tmp_path, OperatorPolicy(rules=(DENY_ETC,)), world=[write, look]) as runtime:
-        given = mission(
-            policy={"deny": ["look"]},
-            proposer=replay(proposal(("write", {"path": "/etc/x"}), ("write", {"path": "a"}))),
-        )
-        found = await runtime.toolbox.foresee(given)
-        assert {row["name"]: row["decision"] for row in found["tools"]} == {
-            "world.write": "allow",
-            "world.look": "deny",
-        }
-        assert [call["decision"] for call in found["calls"]] == ["deny", "allow"]

@@ -16,9 +16,8 @@ from engine_stage import mission, play, repeat, stage
 import pursuit
 from pursuit import Budget, Report, metric
 from pursuit.cli.progress import iteration_line
-from pursuit.cli.reports import format_of
 from pursuit.engine.driver import RunOrder, assemble
-from pursuit.errors import ExtraMissing, InvalidArgument
+from pursuit.errors import ExtraMissing
 from pursuit.reports.report import Trial, as_csv, as_frame, as_parquet, table_of
 
 
@@ -128,15 +127,6 @@ def test_a_report_in_python_is_short_and_a_notebook_shows_it_whole(report: Repor
     assert set(pursuit.__all__) <= set(dir(pursuit))
 
 
-def test_the_page_has_the_best_so_far_the_trials_and_what_matters(report: Report) -> None:
-    page = report.html()
-    assert page.count('class="trace"') == 1
-    assert "<h2>Trials</h2>" in page and "(best)" in page
-    shares = report.data["importance"]
-    assert list(shares) == ["x", "noise"] and abs(sum(shares.values()) - 1) < 1e-3 and shares["x"] > 0.5
-    assert "Importance of the parameters" in page and "Importance of the parameters" in report.markdown()
-
-
 async def test_calls_that_give_no_metrics_are_no_trials(tmp_path: Path) -> None:
     def quiet() -> str:
         """Says nothing."""
@@ -158,17 +148,6 @@ def test_names_that_meet_are_told_apart_and_a_cell_is_never_a_formula() -> None:
     assert rows[0][7:12] == ["=1+1", 1, [1], 0.5, 2]
     assert "'=1+1,1,[1],0.5,2" in as_csv([row])
     assert as_csv([]).startswith("trial,iteration,")
-
-
-def test_the_ending_of_the_file_is_its_format() -> None:
-    for ending in ("csv", "PARQUET", "json", "html", "md"):
-        assert format_of(None, Path(f"r.{ending}"), as_json=False) == ending.lower()
-    for name in ("r.xlsx", "r"):
-        with pytest.raises(InvalidArgument, match=r"known: \.json, \.md, \.html, \.csv, \.parquet"):
-            format_of(None, Path(name), as_json=False)
-        assert format_of("md", Path(name), as_json=False) == "md"
-    with pytest.raises(InvalidArgument, match="name a file"):
-        format_of("parquet", None, as_json=False)
 
 
 def test_what_is_not_installed_is_named(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
