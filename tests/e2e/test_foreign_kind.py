@@ -29,6 +29,8 @@ argv = ["python3", "-c", "print('mass=', {width} * 1.2)"]
 type = "number"
 [commands.weigh.metrics]
 mass = "mass= ([0-9.]+)"
+[settings]
+task_patience = 60  # the commands of a run end within it, however slow the machine is
 """
 MISSION = """
 directive = "Make it light"
