@@ -12,7 +12,7 @@ from pursuit.proposers.contract import Proposed, Proposer, ProposerContext, Simp
 
 
 class ClientProposer(ProposerSettings):
-    """The client that drives the mission hands in each proposal."""
+    """The client that drives the mission sends each proposal."""
 
     CHILDREN: ClassVar[str | None] = "clients do not drive children, so they cannot propose for them (client)"
 

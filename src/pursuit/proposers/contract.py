@@ -1,7 +1,7 @@
 """The port of proposers: the hooks of a kind, the answers of a proposer, and the arguments of both.
 
-A `ProposerKind` has the hooks outside of runs: it admits a mission, gets ready, opens a proposer. A `Proposer` lives
-for one run. It reads the state; the engine makes the calls, except those of the proposer's own tools.
+A `ProposerKind` has the hooks outside of runs: it admits a mission, prepares, opens a proposer. A `Proposer` lives for
+one run. It reads the state; the engine makes the calls, except those of the proposer's own tools.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Proposer(ABC):
     """Suggests the calls of the next iteration; opened for one run of a mission."""
 
     keeps_result: ClassVar[bool] = False
-    """True if `completed` leaves a result behind."""
+    """True if `completed` publishes a result."""
     memory: Mapping[str, Any] = MappingProxyType({})
     """JSON values, at most 64 KiB, that are stored with the proposal, and are `state.remembered` from then on."""
 
@@ -164,7 +164,7 @@ class Proposer(ABC):
         yield None
 
     async def completed(self, state: MissionState) -> Mapping[str, str]:
-        """Leaves the result of a completed mission behind, even if called again; returns warnings with their codes."""
+        """Publishes the result of a completed mission, even if called again; returns warnings with their codes."""
         return {}
 
     def notes(self) -> Mapping[str, str]:

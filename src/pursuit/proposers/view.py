@@ -83,25 +83,25 @@ def _shown(iteration: IterationRecord, call: CallRecord) -> Call:
 
 
 def call(tool: str, /, **args: Any) -> ToolCall:
-    """A call of a tool, to be proposed."""
+    """Proposes a call of a tool."""
     return ToolCall(tool_name=tool, args=args)
 
 
 def script(source: str) -> Proposal:
-    """A script, to be proposed: it runs in the sandbox."""
+    """Proposes a script, which runs in the sandbox."""
     return Proposal(script=source)
 
 
 def nothing() -> Proposal:
-    """No call in this iteration; the criteria are evaluated all the same."""
+    """Proposes no call in this iteration; the criteria are evaluated anyway."""
     return Proposal(tool_calls=[])
 
 
 def wait(seconds: float) -> Waiting:
-    """Nothing can be proposed now: the proposer is asked again after these seconds."""
+    """Proposes nothing now: the proposer is called again after these seconds."""
     return Waiting("pace", until=seconds)
 
 
 def done(reason: str) -> Done:
-    """There is nothing more to try: the mission ends as terminated, and `extend` continues it."""
+    """Ends the mission as terminated, because nothing is left to try; `extend` continues it."""
     return Done(reason)

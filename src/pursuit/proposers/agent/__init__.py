@@ -1,1 +1,1 @@
-"""Coding agents: the workspace that one works in, its process, and the protocol that it speaks."""
+"""Coding agents: the workspace, the process and the protocol of an agent."""

@@ -1,8 +1,8 @@
 """A started coding agent, and a client of the Agent Client Protocol, version 1: JSON-RPC in lines over stdio.
 
-Messages are handled strictly in their order, by the caller that waits for an answer: there is no other task. Fields and
-kinds of updates that are not known are passed over. Agents differ in what they report and ask; nothing here depends on
-which agent it is.
+Messages are handled strictly in order, by the caller that waits for an answer: there is no other task. Unknown fields
+and kinds of updates are ignored. Agents differ in their reports and questions; nothing here depends on the particular
+agent.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ AUTH_REQUIRED = -32000
 MAX_LINE = 16 * 1024 * 1024
 MAX_TEXT = 16_000
 KEPT = 4_096
-"""Bytes that are kept of the end of standard error."""
+"""Bytes to keep of the end of standard error."""
 MAX_CALLS = 200
 MAX_SIGNS = 64
 MAX_AMOUNT = 1e15
 MAX_STRAY = 1_000
-"""Lines that are no messages, after which it is no agent that writes them."""
+"""The number of lines that are not messages after which the program does not count as an agent."""
 
 _WRITTEN = ("outputTokens", "output_tokens")
 _CANCELLED: Mapping[str, Any] = {"outcome": {"outcome": "cancelled"}}
 KINDS = frozenset({"read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode"})
-"""What an agent can ask about; the rest is `other`."""
+"""The kinds of steps for which an agent asks permission; all others are `other`."""
 
 Table = Mapping[str, Any]
 
 
 class AgentGone(Exception):
-    """The agent's process has ended, or it sent what no agent sends."""
+    """The agent's process has ended, or it sent an invalid message."""
 
 
 class AgentRefused(Exception):
@@ -60,7 +60,7 @@ class AgentRefused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """The agent asks whether it may do something; `options` are the ids of the answers by their kind."""
+    """The agent asks for permission; `options` holds the ids of the answers by their kind."""
 
     kind: str
     title: str
@@ -68,13 +68,13 @@ class Question:
     options: Mapping[str, str]
 
     def option(self, *, allowed: bool) -> str | None:
-        """The id of the narrowest yes or no; None if the agent offers none."""
+        """The id of the narrowest yes or no; None if the agent offers no such answer."""
         verb = "allow" if allowed else "reject"
         return self.options.get(f"{verb}_once") or self.options.get(f"{verb}_always")
 
 
 Answer = Callable[[Question], Awaitable[bool | None]]
-"""Whether it may; None ends the turn."""
+"""True if the agent has permission; None ends the turn."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class TurnUpdates:
 
     text: str = ""
     calls: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    """What is known of each tool call: a question about one may leave out what an update said."""
+    """The known fields of each tool call: a question about a call may omit fields of its update."""
     stop_reason: str = ""
     tokens: int | None = None
     session_cost: float | None = None
@@ -116,7 +116,7 @@ class TurnUpdates:
                 pass
 
     def learn_line(self, line: bytes) -> None:
-        """Takes one line of an agent that speaks no protocol: text, or JSON that may say what the turn used."""
+        """Reads one line of an agent without a protocol: text, or JSON that may contain the use of the turn."""
         text = line.decode(errors="replace")
         self.updates += 1
         self.text = f"{self.text}{text}\n"[-MAX_TEXT:]
@@ -155,7 +155,7 @@ class TurnUpdates:
 
 
 class Agent(SubreapedProcess):
-    """An agent that was started below its subreaper. Make it with `begin`; `initialize` comes first."""
+    """A running agent below its subreaper. Create it with `begin`; call `initialize` first."""
 
     def __init__(self, process: Process, control: int) -> None:
         super().__init__(process, control)
@@ -168,13 +168,13 @@ class Agent(SubreapedProcess):
         self._next = 0
         self._stray = 0
         self._question: Table | None = None
-        """The question of the agent that is held now."""
+        """The question that the agent's turn waits for."""
 
     @classmethod
     async def begin(
         cls, argv: Sequence[str], cwd: Path, environment: Mapping[str, str], *, tag: str, program: str | None = None
     ) -> Self:
-        """Starts an agent in a folder; `program` is its name where another one starts it. Raises `CallFailed`."""
+        """Starts an agent in a folder; `program` is its name if another program starts it. Raises `CallFailed`."""
         try:
             return await cls.start(list(argv), cwd=cwd, env={**environment, TAG: tag})
         except (OSError, ValueError) as error:
@@ -193,13 +193,13 @@ class Agent(SubreapedProcess):
         except anyio.DelimiterNotFound:
             raise AgentGone(f"it sent a line of more than {MAX_LINE} bytes") from None
         except (anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            if rest := len(self._output.buffer):  # the last line has no end
+            if rest := len(self._output.buffer):  # the last line may lack its line end
                 return await self._output.receive_exactly(rest)
             raise AgentGone(await self.why()) from None
 
     @asynccontextmanager
     async def draining(self) -> AsyncGenerator[None]:
-        """Reads its standard error during the block: an agent that writes much there would stop at a full pipe."""
+        """Reads its standard error while the block runs: a full pipe would stop the agent."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._drain_errors)
             yield
@@ -210,7 +210,7 @@ class Agent(SubreapedProcess):
             await self._errors.read(self.process.stderr)
 
     async def why(self) -> str:
-        """How its process ended, with the end of what it wrote to standard error."""
+        """How its process ended, with the end of its standard error."""
         with anyio.move_on_after(STOP_SECONDS, shield=True):
             await self.process.wait()
             await self._drain_errors()
@@ -222,7 +222,7 @@ class Agent(SubreapedProcess):
     # The protocol.
 
     async def problem(self, steps: Callable[[], Awaitable[None]], seconds: float) -> str | None:
-        """Why it cannot be used, by its first steps; None if they succeed within these seconds."""
+        """Why it cannot be used, found by its first steps; None if they succeed within these seconds."""
         async with self.draining():
             with anyio.move_on_after(seconds):
                 try:
@@ -236,7 +236,7 @@ class Agent(SubreapedProcess):
         return f"it did not answer within {seconds:g} s"
 
     async def initialize(self) -> None:
-        """Agrees on the version. Raises `AgentRefused` or `AgentGone`."""
+        """Negotiates the version. Raises `AgentRefused` or `AgentGone`."""
         client = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
         ours = {"name": "pursuit", "version": version("pursuit")}
         asked = {"protocolVersion": VERSION, "clientCapabilities": client, "clientInfo": ours}
@@ -257,7 +257,7 @@ class Agent(SubreapedProcess):
     async def prompt(
         self, session_id: str, text: str, updates: TurnUpdates, *, answer: Answer, sign: Callable[[], None]
     ) -> None:
-        """One turn: returns when it is over. `updates` fills up meanwhile; `sign` is called at each sign of life."""
+        """Runs one turn to its end. Fills `updates` meanwhile; calls `sign` at each sign of life."""
         prompt = await self._ask(
             "session/prompt", {"sessionId": session_id, "prompt": [{"type": "text", "text": text}]}
         )
@@ -278,14 +278,14 @@ class Agent(SubreapedProcess):
                 else:
                     await self._reply(message, _outcome(question, allowed))
                 self._question = None
-            elif _answers(message, prompt):  # in version 1 that is the end of the turn
+            elif _answers(message, prompt):  # in version 1 this ends the turn
                 updates.end(_result(message))
                 return
             else:
                 await self._decline(message)
 
     async def _answered(self, question: Question, answer: Answer) -> bool | None:
-        """The answer to a question; an agent that dies meanwhile asks no more. Raises `AgentGone`."""
+        """Answers a question; an agent that dies meanwhile needs no answer. Raises `AgentGone`."""
         found: list[bool | None] = []
         async with anyio.create_task_group() as tasks:
 
@@ -301,14 +301,14 @@ class Agent(SubreapedProcess):
         return found[0]
 
     async def cancel(self, session_id: str) -> None:
-        """Asks the agent to end its turn, and answers what it asked: some end no turn before that."""
+        """Asks the agent to end its turn, and answers its questions: some agents do not end a turn before that."""
         await self._tell({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session_id}})
         if self._question is not None:
             await self._reply(self._question, _CANCELLED)
             self._question = None
 
     async def settle(self, seconds: float) -> None:
-        """Gives an agent that was cancelled some time to write down its session; its questions are cancelled."""
+        """Gives a cancelled agent some time to save its session; cancels its questions."""
         with anyio.move_on_after(seconds):
             while True:
                 message = await self._receive()
@@ -332,7 +332,7 @@ class Agent(SubreapedProcess):
         return self._next
 
     async def _decline(self, message: Table) -> None:
-        """Refuses a request that a client with our capabilities never gets; notifications are passed over."""
+        """Refuses a request that does not fit our capabilities; ignores notifications."""
         if "method" in message and "id" in message:
             error = {"code": METHOD_NOT_FOUND, "message": f"{message['method']} is not offered by this client"}
             await self._tell({"jsonrpc": "2.0", "id": message["id"], "error": error})
@@ -352,7 +352,7 @@ class Agent(SubreapedProcess):
                 found = None
             if isinstance(found, dict):
                 return cast("dict[str, Any]", found)
-            self._stray += bool(line.strip())  # prints of other programs are common
+            self._stray += bool(line.strip())  # other programs often print there
             if self._stray > MAX_STRAY:
                 raise AgentGone("it writes lines that are no messages of the Agent Client Protocol")
 
@@ -362,7 +362,7 @@ def _answers(message: Table, request: int) -> bool:
 
 
 def _amount(value: object) -> float | None:
-    """A number that can be counted; what is none, or is negative, was not reported."""
+    """A number to count; None if the value is not a number or is negative."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 <= value < MAX_AMOUNT else None

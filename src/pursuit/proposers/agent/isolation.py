@@ -1,8 +1,8 @@
-"""Isolates a coding agent with bubblewrap: what it can write, read and reach of this machine is listed, and no more.
+"""Isolates a coding agent with bubblewrap: it can write, read and reach only listed parts of this machine.
 
-`/tmp` is empty, and home is a folder of the mission. From below them the agent sees its worktree and, read-only, what
-its program, `PATH` and linked folders need. It does not see the user's repository, the ledger, the tokens of the
-operator, sockets, or other processes.
+`/tmp` is empty, and home is a folder of the mission. The agent also sees its worktree and, read-only, the files that
+its program, `PATH` and linked folders need. It does not see the user's repository, the ledger, the operator's tokens,
+sockets, or other processes.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 TMP_BYTES = 1 << 30
 """The size of the agent's `/tmp`."""
 FIRST_USER = 1000
-"""The lowest number of a user inside, where the operator is root."""
+"""The lowest user id inside, if the operator is root."""
 BESIDE = ("lib", "lib64", "libexec", "include", "versions", "toolchains", "pyvenv.cfg")
-"""What programs need of the folder above their own; the rest of it may hold secrets."""
+"""The parts of the parent folder that programs need; its other files may hold secrets."""
 OURS = Path(__file__).parents[2] / "problems" / "shipped"
 """The shipped problems with their hidden tests."""
 
@@ -53,12 +53,12 @@ SIGN_IN: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "claude": _CLAUDE,
     "goose": ((".config/goose/secrets.yaml",), (".config/goose/config.yaml",)),
 }
-"""The files below home by which known agents are signed in, and their settings, by the names of their programs."""
+"""The files below home with the sign-in and the settings of known agents, by the names of their programs."""
 MAX_SIGN_IN = 1 << 20
 
 
 class SignIn:
-    """Copies the sign-in files of a known agent into its home inside, and those that it renewed back to yours."""
+    """Copies the sign-in files of a known agent into its home inside, and renewed ones back to the user's home."""
 
     def __init__(self, program: str, inside: Path) -> None:
         self._renewed, settings = SIGN_IN.get(Path(program).name, ((), ()))
@@ -67,7 +67,7 @@ class SignIn:
         self._given: dict[str, bytes] = {}
 
     def give(self) -> None:
-        """Copies the files, over what an earlier process of the agent left."""
+        """Copies the files, replacing those of an earlier process of the agent."""
         for name in self.names:
             place = _made(self._inside, Path(name).parts)
             if place is not None:
@@ -77,7 +77,7 @@ class SignIn:
                 place.write_bytes(self._given[name])
 
     def take_back(self) -> None:
-        """Copies back what the agent renewed, unless you signed in anew meanwhile; settings never."""
+        """Copies back renewed files, unless the user signed in again meanwhile; never the settings."""
         for name in self._renewed:
             given, mine = self._given.get(name), self._home / name
             renewed = None if given is None else _read_inside(self._inside, Path(name).parts)
@@ -91,7 +91,7 @@ class SignIn:
 
 
 def _read_inside(home: Path, parts: Sequence[str]) -> bytes | None:
-    """A small file below home inside, without following a link: the agent may change the folders meanwhile."""
+    """A small file below home inside, read without following links: the agent may change the folders meanwhile."""
     kept = [os.open(home, os.O_DIRECTORY | os.O_NOFOLLOW)]
     try:
         for part in parts[:-1]:
@@ -109,7 +109,7 @@ def _read_inside(home: Path, parts: Sequence[str]) -> bytes | None:
 
 
 def _made(home: Path, parts: Sequence[str]) -> Path | None:
-    """A file below home inside, with its folders; None if the agent put something else in their place."""
+    """A file below home inside, with its folders; None if the agent replaced one of them."""
     place = home
     for part in parts[:-1]:
         place /= part
@@ -121,18 +121,18 @@ def _made(home: Path, parts: Sequence[str]) -> Path | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPlaces:
-    """The folders of one mission: the `tree` that the agent changes, its home, and what it reads besides."""
+    """The folders of one mission: the `tree` that the agent changes, its home, and further folders that it reads."""
 
     tree: Path
     home: Path
     read: Sequence[Path] = ()
     locked: Sequence[Path] = ()
-    """What it can only read inside of its tree."""
+    """The read-only parts of its tree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentIsolation:
-    """The isolation of one agent. Raises `CannotIsolate` where it does not work."""
+    """The isolation of one agent. Raises `CannotIsolate` if it does not work here."""
 
     settings: AgentsTable
     places: AgentPlaces
@@ -140,11 +140,11 @@ class AgentIsolation:
 
     @property
     def home(self) -> Path:
-        """Home by its name inside."""
+        """The path of its home inside."""
         return Path(self.environment.get("HOME") or "/tmp/home")  # noqa: S108 - in the agent's own /tmp
 
     def words(self, argv: Sequence[str], cwd: Path, further: Iterable[Path] = ()) -> list[str]:
-        """The command line that runs `argv` isolated in `cwd`; `further` are files and folders that it reads."""
+        """The command line that runs `argv` isolated in `cwd`; `further` holds more files and folders that it reads."""
         words = [*begun(namespaces(_free_user())), *([] if self._is_closed else ["--share-net"]), *_system()]
         words += ["--size", str(TMP_BYTES)] if limits_tmpfs() else []
         words += ["--tmpfs", "/tmp", "--bind", str(self.places.home), str(self.home)]  # noqa: S108
@@ -172,14 +172,14 @@ class AgentIsolation:
         return {**kept, "HOME": str(self.home)}
 
     def read(self, argv: Sequence[str]) -> list[Path]:
-        """What it reads beside the system, with its names there: parents first."""
+        """The further files that it reads, with their paths inside, parents first."""
         found = [*_program_places(argv[0], self.environment), *_search_path(self.environment), _resolver()]
         found += [Path(sys.base_prefix), *self.places.read, *self.settings.read]
         kept = {one for one in found if one is not None and one.exists() and not self._is_shown(one)}
         return sorted(one for one in kept if not kept.intersection(one.parents))
 
     def _is_shown(self, place: Path) -> bool:
-        """Whether the system shows it already, and home and `/tmp` do not cover it. Home itself is never shown."""
+        """True if the path is in the system inside, and not covered by home or `/tmp`. Home itself is never shown."""
         above = (place, *place.parents)
         if place in (self.home, *self.home.parents) and place not in self.settings.read:
             return True
@@ -187,7 +187,7 @@ class AgentIsolation:
         return not covered and any(Path(one) in above for one in (*SYSTEM, *LINKS))
 
     def told(self, argv: Sequence[str]) -> str:
-        """Three lines for a person: what the agent can write, read and reach."""
+        """Three lines for a person: the paths that the agent can write and read, and the hosts that it can reach."""
         writes = ", ".join(map(str, (self.places.tree, *self.settings.write)))
         reads = ", ".join(map(str, (*(one for one in SYSTEM if Path(one).exists()), *self.read(argv))))
         copies = [f"~/{one}" for one in SignIn(argv[0], self.places.home).names]
@@ -197,7 +197,7 @@ class AgentIsolation:
 
 
 def not_isolated(settings: AgentsTable) -> str:
-    """Why agents are not isolated on this machine though that is allowed to be so; empty if they are."""
+    """Why agents run without isolation here although it is configured; empty if they are isolated."""
     if not settings.isolation:
         return "nothing limits the agent: the configuration turns isolation off"
     return "" if sys.platform == "linux" else "nothing limits the agent: agents are isolated on Linux alone"
@@ -215,7 +215,7 @@ def _free_user() -> int:
 
 
 def _system() -> list[str]:
-    """The system, read-only, without what its users may not read: an operator who is root may."""
+    """The system, read-only, without files that normal users may not read: an operator who is root may."""
     words = kernel_files()
     for name in SYSTEM:
         words += ["--ro-bind-try", name, name]
@@ -246,7 +246,7 @@ def _private_files() -> list[tuple[str, bool]]:
 
 
 def _resolver() -> Path | None:
-    """The list of name servers, where it is a link to a file that a program writes."""
+    """The list of name servers, if it is a link to a file that a program writes."""
     place = Path("/etc/resolv.conf")
     return place.resolve() if place.is_symlink() else None
 
@@ -272,14 +272,14 @@ def _interpreter(environment: Path) -> Iterator[Path]:
 
 
 def linked(place: Path) -> Iterator[Path]:
-    """What a linked file or folder of the user needs."""
+    """The further paths that a linked file or folder of the user needs."""
     yield place.resolve()
     if (place / "pyvenv.cfg").is_file():
         yield from _interpreter(place)
 
 
 def _program_places(program: str, environment: Mapping[str, str]) -> Iterator[Path]:
-    """Where the program lies, with each link on the way to it."""
+    """The path of the program, with each link on the way to it."""
     found = shutil.which(program, path=environment.get("PATH"))
     place = None if found is None else Path(found).absolute()
     for _ in range(40):

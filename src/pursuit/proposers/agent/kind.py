@@ -1,7 +1,7 @@
 """The kind `agent`: one iteration is one turn of a coding agent in its workspace.
 
-A turn that is cut off (the agent died, a limit, the operator's stop) ends all of the agent's processes first; then the
-tree is kept or rolled back. Whatever it did is unknown, and it is never sent again.
+A turn that is cut off (the agent died, a limit, the operator's stop) first ends all of the agent's processes; then the
+tree is kept or rolled back. Its effect is unknown, and it is never sent again.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from pursuit.proposers.contract import (
 from pursuit.proposers.model.conversation import first_message, standing
 
 CANCEL_SECONDS = 1.0
-"""How long an agent that is cut off may take to write down its session."""
+"""Seconds for an agent to save its session after its turn was cut off."""
 START_SECONDS = 60.0
-"""How long an agent may take to start, and to begin or load a session."""
+"""Seconds for an agent to start, and to begin or load a session."""
 KILLED = 128
-"""A larger exit code is that of a process that a signal ended."""
+"""A larger exit code means that a signal ended the process."""
 SHOWN = 4_000
 MAX_PRINTED = 6_000
 """Characters of the output of one check in a prompt."""
@@ -82,7 +82,7 @@ def find_command(settings: AgentProposer) -> None:
 
 
 class AgentWork(Proposer):
-    """The agent of one mission in this process: proposes its turns, and performs them in one session."""
+    """The agent of one mission in this process: proposes its turns, and runs them in one session."""
 
     keeps_result = True
 
@@ -118,18 +118,18 @@ class AgentWork(Proposer):
         self._last_end: Performed | None = None
 
     async def prepare(self) -> None:
-        """Makes the workspace, once. Raises `WorkspaceFailed`."""
+        """Creates the workspace, once. Raises `WorkspaceFailed`."""
         if not self._prepared:
-            # `kill -9` of a process leaves the git that it ran: that would go on in the tree, and holds locks.
+            # `kill -9` of a process leaves its git processes: they would change the tree, and hold locks.
             await self._end_leftovers()
             self.workspace.tag = self._tag
             await self.workspace.prepare()
             self._prepared = True
 
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
-        """The call of the turn, unless the operator must repair something first.
+        """The call of the turn, unless the operator must fix a problem first.
 
-        That is an agent that could not be asked in this run, or a cap on what the agent does not report.
+        The problem is an agent that could not be asked in this run, or a cap on use that the agent does not report.
         """
         why = _not_asked(state) if self._proposed else None
         if (limit := _limit_of(_turn_of(state))) is not None:
@@ -157,7 +157,7 @@ class AgentWork(Proposer):
         return Waiting("limit", words, until=left) if left > 0 else None
 
     def after_calls(self, state: MissionState) -> bool:
-        """A turn that a stop cut off, or that a usage limit ended without a change, costs no iteration."""
+        """A turn that a stop cut off, or that a usage limit ended without a change, does not count as an iteration."""
         if state.open is None or not state.open.calls:
             return False
         turn = _turn_of(state)
@@ -165,7 +165,7 @@ class AgentWork(Proposer):
         return list(state.open.calls.values())[-1].cut or (free and len(_limits_in_a_row(state)) <= MAX_FREE)
 
     async def perform(self, call: CallRecord, services: Services) -> Performed:
-        """A turn. What a turn that was cut off did is not known, whatever cut it off."""
+        """Runs a turn. The effect of a turn that was cut off is unknown, whatever the reason."""
         self._last_end = None
         async with nullcontext() if self.server is None else self.server.turn():
             try:
@@ -175,7 +175,7 @@ class AgentWork(Proposer):
         return self._last_end
 
     async def _turn(self, prompt: str, iteration: int, services: Services) -> Performed:
-        """If it is cancelled, `_last_end` is its end. Raises `CallFailed` if the agent was not asked."""
+        """After a cancellation, `_last_end` is its end. Raises `CallFailed` if the agent was not asked."""
         try:
             await self.prepare()
             before = await self.workspace.before(iteration)
@@ -193,7 +193,7 @@ class AgentWork(Proposer):
                 self._last_end = await self._cut_off(before, updates, "the turn was cut off")
             raise
         end = Performed(outcome="unknown", error=error or "the turn was cut off")
-        with anyio.CancelScope(shield=True):  # the turn is over: what it changed is kept, whatever comes now
+        with anyio.CancelScope(shield=True):  # the turn is over: its changes are kept in any case
             if outcome == "unknown":
                 end = await self._cut_off(before, updates, end.error or "")
             else:
@@ -218,7 +218,7 @@ class AgentWork(Proposer):
 
     @asynccontextmanager
     async def before_checks(self, *, running: Callable[[], bool]) -> AsyncGenerator[Moved | None]:
-        """Commands run in a throw-away worktree with the protected files of the start; the agent is stopped."""
+        """Commands run in a temporary worktree with the protected files of the start; the agent is stopped."""
         workspace = self.workspace
         try:
             await self.prepare()
@@ -226,7 +226,7 @@ class AgentWork(Proposer):
                 tree = await workspace.open_checks(again=not running())
                 try:
                     yield lambda cwd: workspace.moved(cwd, tree)
-                except BaseException:  # a check runs on, as a task: the agent may not go on before its end
+                except BaseException:  # a check continues as a task: the agent must not continue before its end
                     with anyio.CancelScope(shield=True):
                         await self.aclose(at_once=True)
                     raise
@@ -238,7 +238,7 @@ class AgentWork(Proposer):
                     await workspace.close_checks()
 
     async def completed(self, state: MissionState) -> Mapping[str, str]:
-        """Leaves the result as a branch; a branch that cannot be made is a warning."""
+        """Publishes the result as a branch; if that fails, returns a warning."""
         try:
             await self.prepare()
             await self.workspace.write_branch(state.mission.directive, again=not state.terminal)
@@ -263,10 +263,10 @@ class AgentWork(Proposer):
             with suppress(OSError):  # the agent changes its files meanwhile
                 self._sign_in.take_back()
 
-    # What the agent asks.
+    # The agent's questions.
 
     async def _answer(self, services: Services, question: Question) -> bool | None:
-        """Whether the agent may; None if no person answered in time, so that the turn must end."""
+        """True if the agent has permission; None if nobody answered in time, so that the turn must end."""
         return await services.ask(
             self._step(question),
             dict(question.arguments),
@@ -275,7 +275,7 @@ class AgentWork(Proposer):
         )
 
     def _step(self, question: Question) -> Tool:
-        """A step of the agent, as a tool for policy. Work inside the workspace is its own, and is recorded."""
+        """A step of the agent, as a tool for policy. Steps inside the workspace need no permission."""
         paths = question.arguments.get("paths")
         reads, inside = question.kind in READS and not paths, self._is_inside(paths)
         traits = Traits()
@@ -333,7 +333,7 @@ class AgentWork(Proposer):
     async def _headless(
         self, agent: Agent, prompt: str, updates: TurnUpdates, sign: Callable[[], None]
     ) -> tuple[TurnOutcome, str | None]:
-        """A command that gets the prompt on its standard input: its end is the end of the turn."""
+        """Runs a command with the prompt on its standard input; its end is the end of the turn."""
         try:
             await agent.send(prompt.encode())
             await agent.end_input()
@@ -343,7 +343,7 @@ class AgentWork(Proposer):
         except AgentGone as error:
             code, why = agent.process.returncode, str(error)
         await self.aclose(at_once=True)
-        self._cost = 0.0  # each process counts for itself
+        self._cost = 0.0  # each process counts its own use
         if code is None or code > KILLED:
             return "unknown", f"the agent is gone: {why}"
         return ("ok", None) if code == 0 else ("failed", f"the agent failed: {why}")
@@ -367,7 +367,7 @@ class AgentWork(Proposer):
         return self._agent
 
     def _isolation(self, environment: Mapping[str, str]) -> AgentIsolation | None:
-        """What the agent can write, read and reach; None if nothing limits it."""
+        """The paths and hosts that the agent can write, read and reach; None without isolation."""
         if not_isolated(self._access):
             return None
         return AgentIsolation(settings=self._access, places=self.workspace.places(), environment=environment)
@@ -380,9 +380,9 @@ class AgentWork(Proposer):
         return "" if isolation is None else isolation.told(self._settings.argv)
 
     async def _connected(self, updates: TurnUpdates) -> Agent:
-        """The agent with its session, started if it does not run. Raises `CallFailed`."""
+        """The agent with its session; starts it if it does not run. Raises `CallFailed`."""
         if self._agent is not None and self._agent.process.returncode is not None:
-            await self.aclose()  # it left between two turns: nothing was sent to it, so it is started again
+            await self.aclose()  # it ended between two turns without a request, so it is started again
         if self._agent is not None:
             return self._agent
         agent, problem = await self._started(), "it was not asked"
@@ -414,7 +414,7 @@ class AgentWork(Proposer):
         self._remember(self._session)
 
     def _remembered(self) -> tuple[str, float]:
-        """The session of an earlier process, and what it had cost; empty if there is none."""
+        """The session of an earlier process, and its cost so far; empty if there is none."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             known = json.loads(self._session_file.read_text(encoding="utf-8"))
             if known["argv"] == self._settings.argv:
@@ -427,7 +427,7 @@ class AgentWork(Proposer):
 
     @asynccontextmanager
     async def _stopped(self) -> AsyncGenerator[None]:
-        """Stops the agent's processes during the block, so that they change nothing that is being checked."""
+        """Stops the agent's processes while the block runs, so that they do not change what is being checked."""
         if self._agent is None:
             yield
             return
@@ -435,13 +435,13 @@ class AgentWork(Proposer):
             yield
 
     async def _end_leftovers(self) -> None:
-        """Ends what carries the tag of this mission's agent: its subreaper may have been killed."""
+        """Ends the processes with the tag of this mission's agent, since its subreaper may have been killed."""
         await ProcessTable().end(Root(tag=self._tag), CANCEL_SECONDS)
 
     # The end of a turn.
 
     async def _cut_off(self, before: TreeSnapshot, updates: TurnUpdates, why: str) -> Performed:
-        """Ends the agent with all its processes, then looks at what it left."""
+        """Ends the agent with all its processes, then examines its changes."""
         if self._agent is not None and self._settings.headless is None:
             with suppress(AgentGone):
                 with anyio.move_on_after(CANCEL_SECONDS):
@@ -515,11 +515,11 @@ class AgentWork(Proposer):
         return used
 
 
-# The prompt says all of it each time: a session that could not be loaded again knows nothing.
+# The prompt repeats everything each time: a session that could not be loaded again knows nothing.
 
 
 def _turn_of(state: MissionState) -> CallRecord | None:
-    """The last turn: that of the open iteration was cut off."""
+    """The last turn; that of the open iteration was cut off."""
     iteration = state.open or state.last
     calls = () if iteration is None else reversed(iteration.calls.values())
     return next((call for call in calls if call.tool == TURN), None)
@@ -556,13 +556,13 @@ def _turn_error(state: MissionState) -> str:
 
 
 def _not_asked(state: MissionState) -> str | None:
-    """Why the agent was not asked in the last turn: it cannot be started, or it wants a login."""
+    """Why the agent was not asked in the last turn: it cannot be started, or it needs a login."""
     turn = _turn_of(state)
     return turn.error if turn is not None and turn.outcome == "failed" and turn.change is None else None
 
 
 def _cannot_be_kept(state: MissionState, settings: AgentProposer) -> str | None:
-    """The cap on what the agent does not report, with the ways on."""
+    """The cap on use that the agent does not report, with possible remedies."""
     unknown = {"max_cost_usd": state.unpriced, "max_tokens": state.uncounted}
     caps = [name for name, is_unknown in unknown.items() if is_unknown and state.cap(name) is not None]
     if not caps or settings.allow_unknown_cost:
@@ -575,7 +575,7 @@ def _cannot_be_kept(state: MissionState, settings: AgentProposer) -> str | None:
 
 
 def _prompt_of(state: MissionState, lessons: Sequence[str] = ()) -> str:
-    """The first message and the standing that a language model gets, too, and what is about the agent's turns alone."""
+    """The first message and the status, as for a language model, and the rules for the agent's turns."""
     workspace = state.mission.workspace
     parts = [first_message(state, lessons=lessons)]
     if workspace is not None and workspace.protect:

@@ -1,6 +1,6 @@
-"""Finds the coding agents of this machine: commands on `PATH` that are known to speak the Agent Client Protocol.
+"""Finds the coding agents of this machine: commands on `PATH` that are known to support the Agent Client Protocol.
 
-What each of them can do is what it says itself. Nothing else depends on which agent it is.
+Each describes its own capabilities. Nothing else depends on the particular agent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def known_commands() -> list[str]:
 
 
 class FoundAgent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An agent on this machine, as it describes itself; `problem` is why it cannot be used."""
+    """An agent on this machine, as it describes itself; `problem` is the reason why it cannot be used."""
 
     command: list[str]
     name: str = ""
@@ -51,7 +51,7 @@ class FoundAgent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 async def find_agents() -> list[FoundAgent]:
-    """The known agents on `PATH`, each asked what it can do, side by side."""
+    """The known agents on `PATH`, asked concurrently for their capabilities."""
     wanted = [words for words in KNOWN if shutil.which(words[0]) is not None]
     found: dict[int, FoundAgent] = {}
 
@@ -65,7 +65,7 @@ async def find_agents() -> list[FoundAgent]:
 
 
 async def probe(words: Sequence[str]) -> FoundAgent:
-    """Starts an agent in an empty folder, asks what it can do, and ends it with all that it started."""
+    """Starts an agent in an empty folder, asks for its capabilities, and ends it with all its processes."""
     with tempfile.TemporaryDirectory(prefix="pursuit-") as folder:
         try:
             tag = f"probe-{Path(folder).name}"

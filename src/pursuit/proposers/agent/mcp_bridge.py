@@ -1,6 +1,6 @@
-"""Joins the standard streams of this process with a Unix socket: the MCP server that an agent is told to start.
+"""Connects the standard streams of this process with a Unix socket: the MCP server that an agent starts.
 
-It runs as a script with nothing but the standard library: `python mcp_bridge.py SOCKET`. The server itself is the
+It runs as a script that needs only the standard library: `python mcp_bridge.py SOCKET`. The actual server is the
 process that drives the mission, at the other end of the socket.
 """
 

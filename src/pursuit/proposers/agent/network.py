@@ -1,8 +1,8 @@
-"""The network of an isolated agent: a proxy outside that connects to the hosts that the operator lists, and no others.
+"""The network of an isolated agent: a proxy outside that connects only to the hosts that the operator lists.
 
 The listening sockets come from inside (`network_launcher.py`), so each belongs to one mission. A name is resolved once,
-and the connection goes to the address that was checked: a name that is allowed does not lead into the local network,
-unless it is listed with its port.
+and the connection goes to the checked address: an allowed name does not lead into the local network, unless it is
+listed with its port.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ class AgentNetwork:
 
     def __init__(self, hosts: AllowedHosts, folder: Path, tasks: TaskGroup) -> None:
         self.folder = folder
-        """What the agent must read: the launcher, and the socket to this process."""
+        """The files that the agent must read: the launcher, and the socket to this process."""
         self.refused: dict[str, None] = {}
-        """The hosts that the agent wanted and that are not allowed."""
+        """The hosts that the agent requested and that are not allowed."""
         self._hosts, self._tasks = hosts, tasks
 
     @classmethod
     @asynccontextmanager
     async def serving(cls, entries: Sequence[str]) -> AsyncGenerator[Self]:
-        """Serves for as long as the block."""
+        """Serves while the block runs."""
         folder = Path(tempfile.mkdtemp(prefix="pursuit-"))
         shutil.copy(LAUNCHER, folder)
         try:
@@ -95,7 +95,7 @@ class AgentNetwork:
             shutil.rmtree(folder, ignore_errors=True)
 
     def words(self, argv: Sequence[str]) -> list[str]:
-        """The words that start the agent inside by the launcher."""
+        """The command line that starts the agent inside through the launcher."""
         python = os.path.realpath(sys.executable)
         ports = json.dumps(self._hosts.loopback)
         return [python, "-I", "-S", str(self.folder / LAUNCHER.name), str(self.folder / "net"), ports, *argv]
@@ -115,7 +115,7 @@ class AgentNetwork:
                 return
 
     async def _accept(self, listening: socket.socket, port: int) -> None:
-        with listening, suppress(OSError):  # it is no listening socket
+        with listening, suppress(OSError):  # it is not a listening socket
             while True:
                 one, _ = await asyncio.get_running_loop().sock_accept(listening)
                 self._tasks.start_soon(self._serve, one, port)

@@ -1,8 +1,8 @@
-"""Starts an isolated agent whose only network are sockets that it hands out: `network_launcher.py SOCKET PORTS WORD…`.
+"""Starts an isolated agent with sockets as its only network: `network_launcher.py SOCKET PORTS WORD…`.
 
-It runs inside, as a script with nothing but the standard library. It listens on loopback, for a proxy and for each of
+It runs inside, as a script that needs only the standard library. It listens on loopback, for a proxy and for each of
 the ports, sends the listening sockets over a Unix socket to the process that drives the mission, and becomes the agent.
-So no process inside forwards anything, and the agent can end none that does.
+So no process inside forwards data, and the agent cannot end such a process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main(path: str, ports: list[int], words: list[str]) -> None:
     with socket.socket(socket.AF_UNIX) as driver:
         driver.connect(path)
         socket.send_fds(driver, [json.dumps([0, *ports]).encode()], [one.fileno() for one in listening])
-        driver.recv(1)  # they are accepted from now on
+        driver.recv(1)  # clients can connect from now on
     address = f"http://127.0.0.1:{listening[0].getsockname()[1]}"
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     environment |= {**dict.fromkeys(PROXIES, address), "NO_PROXY": HERE, "no_proxy": HERE, "NODE_USE_ENV_PROXY": "1"}

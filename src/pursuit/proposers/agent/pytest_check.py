@@ -1,9 +1,9 @@
-"""`pursuit-pytest`: runs pytest, and passes only if every test that was collected has passed.
+"""`pursuit-pytest`: runs pytest, and succeeds only if every collected test has passed.
 
-Its exit code is the number of tests that did not, so that a mission sees progress.
+Its exit code is the number of tests that did not pass, so that a mission sees progress.
 
-The exit code of pytest is not enough: code under test can end the process with 0. So pytest reports to a folder outside
-of the tree, and this process reads the reports. In pytest this file is a plugin, alone and without our packages.
+The exit code of pytest is not enough: code under test can end the process with 0. So pytest writes reports to a folder
+outside of the tree, and this process reads them. In pytest this file is a plugin that imports none of our packages.
 """
 
 import os
@@ -18,11 +18,11 @@ from xml.etree import ElementTree
 COLLECTED = "PURSUIT_COLLECTED"
 SKIPPED = "--skipped="
 MOST, NO_REPORT = 100, 125
-"""The largest number of tests that the exit code tells, and the exit code without a report."""
+"""The largest number of tests in the exit code, and the exit code without a report."""
 
 
 def pytest_collection_finish(session: Any) -> None:
-    """Writes down how many tests there are, before one of them runs (pytest calls this)."""
+    """Records the number of tests before the first one runs (pytest calls this)."""
     Path(os.environ[COLLECTED]).write_text(str(len(session.items)))
 
 

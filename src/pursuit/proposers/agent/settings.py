@@ -12,17 +12,17 @@ from pursuit.core.base_model import Broken, Flag, Name, Number, Text, value_in
 from pursuit.core.proposing import ProposerFacts, ProposerSettings, StartedProcess
 
 SERVER = "agent"
-"""The server of its own tools; what an agent asks permission for is `agent.KIND`."""
+"""The server of its own tools; a step for which an agent asks permission is `agent.KIND`."""
 TURN = f"{SERVER}.turn"
 NOT_FOR_CLIENTS = "a client cannot run an agent; that is for mission files of the operator"
 Argv = Annotated[list[Text], Field(min_length=1, max_length=1_000)]
 
 
 class AgentProposer(ProposerSettings):
-    """A coding agent: one iteration is one turn of it in the workspace.
+    """A coding agent: one iteration is one turn of the agent in the workspace.
 
-    `command` speaks the Agent Client Protocol over stdio. `headless` gets the prompt on its standard input and asks
-    for no permission, so it must be `unattended`.
+    `command` uses the Agent Client Protocol over stdio. `headless` gets the prompt on its standard input and asks for
+    no permission, so it must be `unattended`.
     """
 
     WORKSPACE: ClassVar[bool] = True
@@ -33,14 +33,14 @@ class AgentProposer(ProposerSettings):
 
     kind: Literal["agent"] = "agent"
     name: Name | None = None
-    """What reports and comparisons call it; by default its command."""
+    """Its name in reports and comparisons (default: its command)."""
     command: Argv | None = None
     headless: Argv | None = None
     unattended: Flag = False
     inherit_env: Flag | Annotated[list[Name], Field(max_length=256)] = Field(default_factory=list[str])
-    """Further variables of ours that the agent gets: all of them, or those that match a name or glob."""
+    """Further environment variables of ours for the agent: all, or those that match a name or glob."""
     on_cut: Literal["keep", "rollback"] = "keep"
-    """What a turn that was cut off leaves in the workspace: what it wrote, or the tree from before it."""
+    """The tree after a turn that was cut off: with its changes, or rolled back."""
     turn_seconds: Annotated[Number, Field(gt=0, le=86_400)] = 3_600
     turn_idle_seconds: Annotated[Number, Field(gt=0, le=86_400)] = 600
     """Seconds without an update after which a turn is cut off."""
@@ -49,9 +49,9 @@ class AgentProposer(ProposerSettings):
     limit_wait_seconds: Annotated[Number, Field(ge=0, le=691_200)] = 21_600
     """Seconds of waiting, together, for limits whose end the agent does not tell."""
     permission_seconds: Annotated[Number, Field(ge=0, le=86_400)] = 60
-    """Seconds that a question of the agent is held; after them the answer is no, and the mission waits."""
+    """Seconds that a question of the agent waits; then the answer is no, and the mission waits."""
     allow_unknown_cost: Flag = False
-    """Whether a cap on tokens or cost may be set although the agent does not report them."""
+    """True if a cap on tokens or cost may be set although the agent does not report them."""
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
@@ -82,7 +82,7 @@ class AgentProposer(ProposerSettings):
 
     @classmethod
     def rules(cls, mission: Mapping[str, Any]) -> Iterable[Broken]:
-        """A tree that is not ours is not rolled back, and an agent without permissions does not work in it."""
+        """The user's own tree is not rolled back, and an agent that asks for no permission may not work in it."""
         if not value_in(mission.get("workspace"), "in_place"):
             return
         proposer = mission.get("proposer")

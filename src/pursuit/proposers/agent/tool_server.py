@@ -1,8 +1,8 @@
 """The tools of the mission as an MCP server for its agent, so that its calls are calls of the mission.
 
-Each call meets policy, approvals and the budget, is recorded before it is sent, and its metrics count. The agent starts
-`mcp_bridge.py`, which joins its standard streams with a Unix socket of this process. Calls are made only while a turn
-runs: the end of the turn cancels them.
+Each call passes policy, approvals and the budget, is recorded before it is sent, and its metrics count. The agent
+starts `mcp_bridge.py`, which connects its standard streams with a Unix socket of this process. Calls are made only
+while a turn runs: the end of the turn cancels them.
 """
 
 from __future__ import annotations
@@ -42,17 +42,19 @@ class ToolServer:
         self._seconds = seconds
         self._turn: TaskGroup | None = None
         self.folder = path.parent
-        """What the agent must read: the socket, and the bridge to it."""
+        """The files that the agent must read: the socket, and the bridge to it."""
         python = os.path.realpath(sys.executable)  # an isolated agent does not see our virtual environment
         words = {"command": python, "args": ["-I", "-S", str(self.folder / BRIDGE.name), str(path)]}
         self.described: Table = {"name": "pursuit", **words, "env": []}
-        """The server as a session of the agent is told to start it."""
+        """The server, in the form for a session of the agent."""
 
     @classmethod
     @asynccontextmanager
     async def serving(cls, tools: Mapping[str, Tool], services: Services, seconds: float) -> AsyncGenerator[Self]:
-        """Serves for as long as the block. Questions are held for these seconds."""
-        folder = Path(tempfile.mkdtemp(prefix="pursuit-"))  # private, and short: the path of a socket has 107 bytes
+        """Serves while the block runs. A question waits up to these seconds."""
+        folder = Path(
+            tempfile.mkdtemp(prefix="pursuit-")
+        )  # private, and short: the path of a socket has at most 107 bytes
         shutil.copy(BRIDGE, folder)
         server = cls(tools, services, seconds, folder / "mcp")
         try:
@@ -75,7 +77,7 @@ class ToolServer:
                 tasks.cancel_scope.cancel()
 
     async def _serve(self, stream: SocketStream) -> None:
-        """One connection: requests are answered one after the other."""
+        """One connection: requests are answered one after another."""
         reading = BufferedByteReceiveStream(stream)
         async with stream:
             while True:
@@ -120,7 +122,7 @@ class ToolServer:
                 return {"error": {"code": NO_METHOD, "message": f"{method} is not offered"}}
 
     async def _called(self, tool: Tool, arguments: dict[str, Any]) -> Table:
-        """Makes the call inside of the turn that runs now, which may cancel it."""
+        """Makes the call within the current turn, which may cancel it."""
         turn, done, found = self._turn, anyio.Event(), list[Table]()
         if turn is None:
             return _failed("no turn is running now")

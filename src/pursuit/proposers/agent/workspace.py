@@ -1,11 +1,11 @@
-"""The workspace of an agent's mission: a git worktree, snapshots of it, and a throw-away worktree for the checks.
+"""The workspace of an agent's mission: a git worktree, snapshots of it, and a temporary worktree for the checks.
 
-Each mission has a git directory of its own, which borrows the objects of the user's repository and takes none of its
-settings. A snapshot is a commit there: untracked files are in it, ignored ones are not, each file with the bytes that
-it has on the disk. So filters, attributes, replaced objects and the `.git` file of the agent's worktree do not change
-what is checked. Only the branch passes the files that changed through the user's filters.
+Each mission has its own git directory, which uses the objects of the user's repository and none of its settings. A
+snapshot is a commit there, with untracked files and without ignored ones, each file with its bytes on the disk. So
+filters, attributes, replaced objects and the `.git` file of the agent's worktree do not change what is checked. Only
+the branch passes the changed files through the user's filters.
 
-Invariant: the user's own files change by `apply` alone, and by the agent itself where the workspace is in place.
+Invariant: only `apply` changes the user's own files, and the agent itself if the workspace is in place.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from pursuit.processes.subreaper import TAG
 from pursuit.proposers.agent.isolation import AgentPlaces, linked
 
 MAX_DIFF = 4 * 1024 * 1024
-"""Bytes of a diff that are stored; git has all of it."""
+"""Bytes of a diff that are stored; git has the rest."""
 MAX_NAMES = 10  # in one warning
 _CONFIG = (
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
     "core.quotePath=false",
     "core.safecrlf=false",
-    "diff.ignoreSubmodules=all",  # else `git add` runs `git status` in them, with settings of the agent
+    "diff.ignoreSubmodules=all",  # otherwise `git add` runs `git status` in them, with the agent's settings
     "gc.auto=0",
     "advice.all=false",
 )
-# `!diff`: whether a file is binary is seen by its content. With `-diff` no diff would show any text.
+# `!diff`: git detects binary files by their content. With `-diff`, no diff would show text.
 _ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding !diff -merge\n"
 _OWN_CONFIG = "[core]\nrepositoryFormatVersion = 1\nbare = true\nprecomposeUnicode\n[extensions]\nobjectFormat = {}\n"
 _SUBMODULE = b"160000"
@@ -67,7 +67,7 @@ class TreeSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeChanges:
-    """What differs between two snapshots, the size of the whole diff, and the protected files that differ."""
+    """The differences between two snapshots, the size of the whole diff, and the changed protected files."""
 
     diff: bytes
     files: Sequence[str]
@@ -76,7 +76,7 @@ class TreeChanges:
 
 
 class AgentWorkspace:
-    """The workspace of one mission, whose own files are in `folder`. Nothing is made before `prepare`."""
+    """The workspace of one mission, with its own files in `folder`. `prepare` creates everything."""
 
     def __init__(self, settings: Settings, mission_id: str, folder: Path) -> None:
         self.settings = settings
@@ -88,18 +88,19 @@ class AgentWorkspace:
         self.private = self.folder / "git"
         self.start = TreeSnapshot(commit="", tree="")
         self.known_start = ""
-        """The tree of the start by the ledger, if that has a turn: an agent can write to our git directory."""
+        """The tree of the start, from the ledger after the first turn: an agent can write to our git directory."""
         self.notes: dict[str, str] = {}
-        """What the person and the agent must know: texts of warnings with their codes."""
+        """Texts of warnings for the person and the agent, with their codes."""
         self.tag = ""
-        """What git carries in its environment while this process drives the mission: an orphan is found by it."""
+        """The environment variable that marks the git processes of this driver: it identifies orphans."""
         names = [one.removeprefix("./").rstrip("/") for one in settings.protect]
         globs = [one if "/" in one else f"**/{one}" for one in names]
-        # The name of a folder stands for all below it. `.git` matches nothing, and no pathspec would match all.
+        # The name of a folder stands for everything below it. `.git` matches nothing, while an empty pathspec would
+        # match everything.
         self._pathspecs = [":(top).git", *(f":(top,glob){one}" for name in globs for one in (name, f"{name}/**"))]
         self._newest: TreeSnapshot | None = None
         self.last: TreeSnapshot | None = None
-        """The newest snapshot, while nothing but the agent can have changed the tree since."""
+        """The newest snapshot, while only the agent can have changed the tree since."""
         self._objects = self.git_dir / "objects"
         self._submodules: list[str] = []
         self._form = "sha1"
@@ -111,7 +112,7 @@ class AgentWorkspace:
 
     @property
     def agent_folder(self) -> Path:
-        """The folder of the agent: `path` of the mission, in its tree."""
+        """The folder of the agent: the mission's `path` in its tree."""
         return self.tree / (self._inside(self.given) or ".")
 
     @property
@@ -119,7 +120,7 @@ class AgentWorkspace:
         return f"pursuit/{self.mission_id}"
 
     def ref(self, name: str) -> str:
-        """A ref of this mission, in its own git directory; in the user's, `start` keeps the objects that it borrows."""
+        """A ref of this mission, in its own git directory; in the user's, `start` keeps the used objects."""
         return f"refs/pursuit/{self.mission_id}/{name}"
 
     async def locate(self) -> None:
@@ -134,17 +135,17 @@ class AgentWorkspace:
         self.top, self.git_dir, self._objects = Path(top), Path(git_dir), (self.given / objects).resolve()
 
     async def prepare(self) -> None:
-        """Makes the worktree, or finds the one that an earlier process made; one that is gone is made again."""
+        """Creates the worktree, or uses that of an earlier process; recreates a missing one."""
         await self.locate()
         await anyio.to_thread.run_sync(partial(self.folder.mkdir, mode=0o700, parents=True, exist_ok=True))
         if self.tag:
-            for lock in (*self.folder.glob("*.lock"), *self.private.rglob("*.lock")):  # of git that was killed
+            for lock in (*self.folder.glob("*.lock"), *self.private.rglob("*.lock")):  # left by a killed git
                 lock.unlink(missing_ok=True)
         self.start = await self.find("start") or await self._begin()
         with suppress(OSError, ValueError):
             self._filters = (self.folder / "filters").read_text(encoding="utf-8")
         rows = await self._git("ls-tree", "-r", "-z", self.start.tree)
-        # Objects can be forged: the tree is computed anew from what git says of it.
+        # Objects can be forged, so the tree is computed again from git's listing.
         if {await self._tree_of(rows, "--index-info"), self.known_start or self.start.tree} != {self.start.tree}:
             raise WorkspaceFailed("the start of the workspace is not what it was")
         self._kept = await self._protected_tree()
@@ -156,17 +157,17 @@ class AgentWorkspace:
         self._link(self.tree)
 
     def places(self) -> AgentPlaces:
-        """What the agent of the mission can change and read."""
+        """The paths that the agent of the mission can change and read."""
         (home := self.folder / "home").mkdir(mode=0o700, exist_ok=True)
         read = [one for name in self.settings.link for one in linked(self.top / name)]
         locked = [self.git_dir] if self.settings.in_place and self.git_dir.is_relative_to(self.tree) else []
         return AgentPlaces(tree=self.tree, home=home, read=[*read, *self._alternates()], locked=locked)
 
     def _alternates(self) -> list[Path]:
-        """Where the objects of the user's repository lie, with those that it borrows itself."""
+        """The object folders of the user's repository, including its alternates."""
         found = [self._objects]
         for place in found:
-            with suppress(OSError, UnicodeDecodeError):  # it borrows none
+            with suppress(OSError, UnicodeDecodeError):  # it has no alternates
                 lines = (place / "info" / "alternates").read_text(encoding="utf-8").splitlines()
                 more = [(place / line).resolve() for line in lines if line and not line.startswith("#")]
                 found += [one for one in more if one not in found]
@@ -179,12 +180,12 @@ class AgentWorkspace:
         return None
 
     async def before(self, iteration: int) -> TreeSnapshot:
-        """The snapshot before a turn: the newest one where nobody else works in the tree, else a new one."""
+        """The snapshot before a turn: the newest one if only the agent works in the tree, else a new one."""
         found = self.last
         if found is None or self.settings.in_place:
             found = await self.snapshot(f"before turn {iteration}")
         await self._git("update-ref", self.ref(f"before/{iteration}"), found.commit)
-        self.last = None  # until there is a snapshot after the turn
+        self.last = None  # until the snapshot after the turn exists
         return found
 
     async def snapshot(self, message: str) -> TreeSnapshot:
@@ -196,7 +197,7 @@ class AgentWorkspace:
         return self.last
 
     async def changes(self, before: TreeSnapshot, after: TreeSnapshot) -> TreeChanges:
-        """The diff between two snapshots, and which protected files differ from the start now."""
+        """The diff between two snapshots, and the protected files that now differ from the start."""
         # `--raw` first: a line for each file, with its name after a tab.
         said = await self._git("diff-tree", "-r", "-p", "--raw", "--no-renames", *_PLAIN, before.tree, after.tree)
         raw, _, diff = said.partition(b"\n\n")
@@ -205,8 +206,8 @@ class AgentWorkspace:
         return TreeChanges(diff=diff[:MAX_DIFF], files=names, size=len(diff), protected=protected)
 
     async def rollback(self, to: TreeSnapshot) -> None:
-        """Makes the tree what it was; ignored files stay."""
-        await self._write_tree(self.tree)  # so that new files are known, and removed
+        """Restores the tree; ignored files stay."""
+        await self._write_tree(self.tree)  # so that new files are tracked, and removed
         await self._check_out(to)
         await self._git("update-ref", self.ref("last"), to.commit)
         self.last = self._newest = to
@@ -226,7 +227,7 @@ class AgentWorkspace:
         return TreeSnapshot(commit=commit, tree=tree)
 
     async def open_checks(self, *, again: bool = True) -> Path:
-        """A throw-away worktree of what counts now; without `again` the one that is there: a check still runs in it."""
+        """A temporary worktree of the current result; without `again` the existing one, in which a check still runs."""
         place = self.folder / "check"
         if not again and await anyio.to_thread.run_sync(place.is_dir):
             return place
@@ -246,18 +247,18 @@ class AgentWorkspace:
         await _removed(self.folder / "check")
 
     def moved(self, cwd: str | None, place: Path) -> str:
-        """The folder in another worktree that stands for a folder of the user; one outside of it stays as it is."""
+        """The folder in another worktree for a folder of the user; a folder outside is returned unchanged."""
         given = self.given if cwd is None else Path(cwd)
         inside = self._inside(given)
         return str(place / inside) if inside is not None else str(given)
 
     async def result(self) -> str:
-        """The tree of what the mission has come to: the newest snapshot, with protected files as at the start."""
+        """The tree of the current result: the newest snapshot, with protected files as at the start."""
         last = self.last or await self.find("last")
         return self.start.tree if last is None else (await self.counted(last)).tree
 
     async def write_branch(self, message: str, *, again: bool = False) -> str:
-        """Makes the branch of a completed mission, once, or with `again` anew; what was not committed is not in it."""
+        """Creates the branch of a completed mission, once, or again with `again`; uncommitted files are not in it."""
         known = await self._git("for-each-ref", "--format=%(refname)", f"refs/heads/{self.branch}", by="user")
         if again or not known.strip():
             if await self._filters_now() != self._filters:
@@ -269,7 +270,7 @@ class AgentWorkspace:
         return self.branch
 
     async def _filtered_tree(self, base: str) -> str:
-        """The tree of a commit of the user with the changed files, which pass the user's own filters on their way."""
+        """The tree of a commit of the user with the changed files, filtered by the user's own filters."""
         place, index, result = self.folder / "branch", self.folder / "branch-index", await self.result()
         changed = await self._git("diff-tree", "-r", "-z", "--no-renames", "--name-only", self.start.tree, result)
         await _removed(place)
@@ -283,11 +284,11 @@ class AgentWorkspace:
         return (await self._git("write-tree", index=index, by="user")).decode().strip()
 
     async def total(self) -> bytes:
-        """The whole diff from the start to what counts now, in a form that can be applied."""
+        """The whole diff from the start to the current result, in a form that can be applied."""
         return await self._git("diff-tree", "-r", "-p", "--binary", *_PLAIN, self.start.tree, await self.result())
 
     async def apply(self) -> Sequence[str]:
-        """Applies the result to the user's files, all of it or nothing. Raises `InvalidArgument` if it does not fit."""
+        """Applies the result to the user's files, all or nothing. Raises `InvalidArgument` if it does not fit."""
         diff = await self.total()
         if not diff:
             return []
@@ -299,7 +300,7 @@ class AgentWorkspace:
         return await self._names_between(self.start.tree, await self.result())
 
     async def drop(self) -> None:
-        """Removes the worktrees, the snapshots and the folder; a branch stays."""
+        """Removes the worktrees, the snapshots and the folder; keeps the branch."""
         await self._remove_agent_tree()
         words = ("for-each-ref", "--format=delete %(refname)", f"refs/pursuit/{self.mission_id}/")
         await self._git("update-ref", "--stdin", given=await self._git(*words, by="user"), by="user")
@@ -313,7 +314,7 @@ class AgentWorkspace:
         return None
 
     async def _begin(self) -> TreeSnapshot:
-        """The start: the user's tree as it is, with changes that are not committed."""
+        """The start: the user's tree with its uncommitted changes."""
         try:
             head = (await self._git("rev-parse", "--verify", "HEAD^{commit}", by="user")).decode().strip()
         except WorkspaceFailed:
@@ -324,7 +325,7 @@ class AgentWorkspace:
         if promised:
             raise WorkspaceFailed(f"{self.top} is a partial clone; `git fetch --refetch --no-filter` makes it whole")
         await self._make_private()
-        # The names in the user's index: a file that is tracked counts, even if a pattern ignores it.
+        # The names in the user's index: a tracked file counts, even if a pattern ignores it.
         tracked = await self._git("ls-files", "--stage", "-z", by="user")
         await self._git("update-index", "-z", "--index-info", index=self._index(self.top), given=tracked)
         self._submodules = _submodules_in(tracked)
@@ -340,7 +341,7 @@ class AgentWorkspace:
         return TreeSnapshot(commit=commit, tree=tree)
 
     async def _make_private(self) -> None:
-        """Makes the mission's own git directory; what is ignored is so as the user has it now."""
+        """Creates the mission's own git directory, with the user's current ignore rules."""
         words = ("init", "--quiet", "--bare", "--template=", f"--object-format={self._form}", str(self.private))
         await self._git(*words, by="cwd")
         patterns = [Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "git", "ignore")]
@@ -353,7 +354,7 @@ class AgentWorkspace:
         (self.private / "objects" / "info" / "alternates").write_text(f"{self._objects}\n")
 
     def _restore_settings(self) -> None:
-        """Makes the settings of the mission's git directory what they must be: an agent can write there."""
+        """Resets the settings of the mission's git directory, because an agent can write there."""
         for name, text in (("config", _OWN_CONFIG.format(self._form)), ("info/attributes", _ATTRIBUTES)):
             path = self.private / name
             if not path.is_file() or path.read_bytes() != text.encode():
@@ -361,14 +362,14 @@ class AgentWorkspace:
                 path.write_text(text, encoding="utf-8")
 
     async def _filters_now(self) -> str:
-        """A digest of what the user's git does with a file on its way into a commit."""
+        """A digest of the user's git settings that change a file on its way into a commit."""
         said = await self._git("config", "-z", "--get-regexp", r"^(core|filter)\.", by="user")
         with suppress(OSError):  # there is none
             said += self._objects.with_name("info").joinpath("attributes").read_bytes()
         return hashlib.sha256(said).hexdigest()
 
     async def _protected_tree(self, place: Path | None = None) -> str:
-        """The tree of the protected files alone: of a worktree by the bytes on the disk, else of what was read last."""
+        """The tree of only the protected files: of a worktree by the bytes on the disk, else of the last reading."""
         index, which, how = self.folder / "check-index", "--stage", ["--index-info"]
         if place is not None:
             index.unlink(missing_ok=True)
@@ -386,7 +387,7 @@ class AgentWorkspace:
         return self.folder / ("user-index" if work_tree == self.top else "index")
 
     def _own_names(self) -> list[str]:
-        """The folder of the ledger, if it lies in the repository, else that of the workspaces."""
+        """The folder of the ledger if it is in the repository, else that of the workspaces."""
         inside = (self._inside(one) for one in (self.folder.parent.parent, self.folder.parent))
         return [str(one) for one in inside if one is not None and one.parts][:1]
 
@@ -398,10 +399,10 @@ class AgentWorkspace:
         own = self._own_names() if work_tree == self.top else []
         embedded = await anyio.to_thread.run_sync(_repositories_in, work_tree, ignored.union(own))
         self._note_uncounted(work_tree, embedded, refused or ())
-        # What is linked is the user's, and our own folder may lie in the repository.
+        # Linked files are the user's, and our own folder may be in the repository.
         left_out = [*(name.rstrip("/") for name in self.settings.link), *own, *embedded, *self._submodules]
         left_out += refused or ()
-        # Git refuses a path that it ignores anyway, also where it is to be left out.
+        # Git refuses an ignored path anyway, even one to exclude.
         left_out = [name for name in left_out if not ignored.intersection(map(str, (name, *Path(name).parents)))]
         paths = "\0".join([".", *_left_out(left_out)])
         words = ("add", "-A", "--pathspec-from-file=-", "--pathspec-file-nul")
@@ -419,7 +420,7 @@ class AgentWorkspace:
         return (await self._git("write-tree", index=index)).decode().strip()
 
     def _note_uncounted(self, work_tree: Path, embedded: Sequence[str], refused: Sequence[str]) -> None:
-        """Notes the files that are in no snapshot: those of repositories inside of this one, and what git refuses."""
+        """Notes files that are in no snapshot: those of nested repositories, and those that git refuses."""
         filled = [one for one in self._submodules if (work_tree / one).is_dir() and any((work_tree / one).iterdir())]
         kinds = dict.fromkeys(embedded, "a git repository inside the workspace; remove {}/.git, its files do not count")
         kinds |= dict.fromkeys(filled, "a submodule; its files do not count")
@@ -437,7 +438,7 @@ class AgentWorkspace:
         return said.decode().strip()
 
     async def _protected(self, snapshot: TreeSnapshot) -> list[tuple[bytes, bytes, bytes]]:
-        """The protected files that differ from the start: mode, blob and name as they were; mode 0 is none."""
+        """The changed protected files, with mode, blob and name at the start; mode 0 means no file."""
         if not self.settings.protect or snapshot.tree == self.start.tree:
             return []
         words = ("diff-tree", "-r", "-z", "--no-renames", self.start.tree, snapshot.tree, "--", *self._pathspecs)
@@ -450,7 +451,7 @@ class AgentWorkspace:
         return rows
 
     async def _add_agent_tree(self, snapshot: TreeSnapshot) -> None:
-        """Makes the worktree of the agent, with a git directory that borrows the user's objects and no settings."""
+        """Creates the worktree of the agent, with a git directory that uses the user's objects and no settings."""
         await self._remove_agent_tree()
         place = self.tree / ".git"
         words = ("init", "--quiet", "--template=", f"--object-format={self._form}", str(self.tree))
@@ -476,7 +477,7 @@ class AgentWorkspace:
         await self._git(*words, index=self._index(self.tree), work_tree=self.tree)
 
     async def _remove_agent_tree(self) -> None:
-        """Removes one worktree of ours; `prune` would also forget those of the user on a disk that is not there now."""
+        """Removes one of our worktrees; `prune` would also forget the user's worktrees on an unmounted disk."""
         await _removed(self.tree)
         with suppress(WorkspaceFailed):  # an earlier release made it a worktree of the user's repository
             await self._git("worktree", "remove", "--force", "--force", str(self.tree), by="user")
@@ -497,7 +498,7 @@ class AgentWorkspace:
         given: bytes | None = None,
         by: By = "mission",
     ) -> bytes:
-        """What git says `by` the mission's own directory, the user's, or that of `cwd`. Raises `WorkspaceFailed`."""
+        """The output of git `by` our own directory, the user's, or that of `cwd`. Raises `WorkspaceFailed`."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         environment |= {**_WHO, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
         environment["GIT_NO_REPLACE_OBJECTS"] = "1"
@@ -506,7 +507,7 @@ class AgentWorkspace:
         if by != "cwd":
             environment["GIT_DIR"] = str(self.private if by == "mission" else self.git_dir)
             environment["GIT_WORK_TREE"] = str(work_tree or self.top)
-        if by == "mission":  # no settings of the user, of the system or of the agent
+        if by == "mission":  # without settings of the user, of the system or of the agent
             environment |= {"HOME": os.devnull, "XDG_CONFIG_HOME": os.devnull}
             environment |= {"GIT_CONFIG_NOSYSTEM": "1", "GIT_ATTR_NOSYSTEM": "1"}
         if index is not None:
@@ -546,8 +547,8 @@ async def _removed(place: Path) -> None:
 
 
 async def run_git(words: Sequence[str], *, cwd: Path, environment: Mapping[str, str], given: bytes | None) -> bytes:
-    """The output of a git command. It is not cut off half-way: a lock that it holds would stay."""
-    # A thread that waits costs less than a process of the event loop: a turn runs several of these.
+    """The output of a git command. It is not interrupted: a lock that it holds would stay."""
+    # A waiting thread costs less than a process of the event loop: a turn runs several of these.
     run = partial(subprocess.run, ["git", *words], cwd=cwd, env=environment, capture_output=True, check=False)
     try:
         done: subprocess.CompletedProcess[bytes] = await anyio.to_thread.run_sync(partial(run, input=given or b""))

@@ -125,7 +125,7 @@ class Trials:
 
     @property
     def since(self) -> float:
-        """Wall-clock seconds since the first trial, including the time in which the mission was stopped."""
+        """Wall-clock seconds since the first trial, including the time while the mission was stopped."""
         return 0.0 if self._begun is None else self._now - self._begun
 
     def is_late(self, left: float, whole: float) -> bool:
@@ -149,7 +149,7 @@ def fitting(args: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any
 
 
 class Search(Proposer):
-    """Gets the next trials from a study, after passing it all trials in the ledger."""
+    """Gets the next trials from a study, after adding all trials of the ledger to it."""
 
     def __init__(self, mission: Mission, search: SearchProposer, past: Past, tools: Sequence[OfferedTool] = ()) -> None:
         self._search = search
@@ -165,17 +165,19 @@ class Search(Proposer):
         self._seq = 0
         self._study: Study | None = None
         self._again: Mapping[str, Any] | None = None
-        self._wanted: Remeasure | None = None  # what a criterion waits for: its `confirm`, or the retest of a winner
+        self._wanted: Remeasure | None = (
+            None  # what a criterion waits for: its `confirm`, or a repeated call of the winner
+        )
         self._bad: deque[Mapping[str, Any]] = deque(maxlen=RECENT)  # the arguments of the last trials that failed
         # With `then`, unless results are known to be free of noise: a winner, and its new results.
         self._tested: tuple[Mapping[str, Any], list[Mapping[str, float]]] | None = None
-        self._rejected = 0  # how many winners their fresh results rejected
-        self._shown = False  # whether the current metrics are those of the best trial, which met every threshold
-        self._judged = False  # whether there was a checkpoint since `then` was called
+        self._rejected = 0  # the number of winners that their fresh results rejected
+        self._shown = False  # true if the current metrics are those of the best trial, which met every threshold
+        self._judged = False  # true if there was a checkpoint since `then` was called
         self._planned: tuple[int, list[dict[str, Any]]] = (-1, [])
 
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposal | Waiting | Failed:
-        """The next trial, or a batch of them; a failure once all trials were made."""
+        """The next trial, or a batch of trials; a failure once all trials were made."""
         if reasons:
             return Failed("; ".join(reasons), final=True)
         news = await self._past(self._seq)
@@ -229,8 +231,8 @@ class Search(Proposer):
     ) -> list[dict[str, Any]] | Failed | Proposal | None:
         """Makes trials until one meets every threshold or all were made; then one call of `then`.
 
-        There are also no more when the mission's budget is just enough for that call. None once it was called: then
-        the search waits for the checkpoint.
+        It also stops when the mission's budget is only enough for that call. None after that call: then the search
+        waits for the checkpoint.
         """
         if self._trials.others:
             return Failed(self._called(tool), final=True) if self._judged else None
@@ -243,7 +245,7 @@ class Search(Proposer):
         if self._best is None:
             return Failed(f"{more.reason}, and {self._nothing()}", final=True)
         best = self._best[1]
-        if study.seen.noisy and not self._shown:  # the best single result may be luck
+        if study.seen.noisy and not self._shown:  # the best single result may be due to chance
             best = {**self._search.args, **(study.best or best)}
         elif study.seen.noisy and self._tested is not None:
             best = self._tested[0]
@@ -258,7 +260,7 @@ class Search(Proposer):
         return f"none of them reported {names}, so none is the best"
 
     def _ignored(self) -> str:
-        """Names the metrics of the aim that could not be used."""
+        """Names the metrics of the objective and the limits that could not be used."""
         return f", without {', '.join(sorted(self._untold))}, which no trial reported" if self._untold else ""
 
     def _called(self, tool: str) -> str:
@@ -270,7 +272,7 @@ class Search(Proposer):
             return Failed(f"{self._search.tool_name} answers no more calls: {self._trials.spent}", final=True)
         if self._confirming:
             return self._plan(study, min(self._search.batch, self._wanted.times if self._wanted else 1))
-        if self._again is not None:  # the winner runs once more, also if `trials` or the space is used up
+        if self._again is not None:  # the winner runs once more, even if `trials` or the space is used up
             return self._plan(study, 1)
         made, most, left = self._trials.made, self._search.trials, study.left
         if most is not None and made >= most:
@@ -297,7 +299,7 @@ class Search(Proposer):
 
     @property
     def _confirming(self) -> bool:
-        """Whether a criterion waits for more results of a trial, and repeating the trial does not just fail."""
+        """True if a criterion waits for more results of a trial, unless repeating the trial only fails."""
         wanted = self._wanted
         if wanted is None or wanted.tool != self._search.tool_name:
             return False
@@ -337,16 +339,16 @@ class Search(Proposer):
             if score.met:
                 met = trial
         if self._again is not None and all(trial.outcome in UNMADE for trial in ended):
-            return  # the winner's second call was never made, so it still has to be
+            return  # the winner's second call was never made, so it is still needed
         if self._search.then is not None and (study.seen.noisy or not study.seen.settled):
             self._again = self._retested(met, ended)
         else:
             self._again = self._unseen(met, ended[-1], checkpoint=checkpoint)
 
     def _retested(self, met: SearchTrial | None, ended: Sequence[SearchTrial]) -> Mapping[str, Any] | None:
-        """The arguments of a winner until it has enough fresh results, with noise; their mean decides.
+        """The arguments of a winner, with noise, until it has enough fresh results; their mean decides.
 
-        The result that made it a winner does not count: it was chosen for being good.
+        The result that made it a winner does not count: it was selected for being good.
         """
         self._shown = False
         if self._tested is None:
@@ -366,9 +368,9 @@ class Search(Proposer):
         return None if self._tested is None or self._shown else self._tested[0]
 
     def _unseen(self, met: SearchTrial | None, last: SearchTrial, *, checkpoint: bool) -> Mapping[str, Any] | None:
-        """The arguments to call once more: a criterion is decided over the last value, at a checkpoint.
+        """The arguments to call once more: a criterion is decided by the last value, at a checkpoint.
 
-        `then` leaves the metrics as they are, so with it only the best trial must be the last one.
+        `then` does not change the metrics, so with it only the best trial must be the last one.
         """
         self._shown = False
         if met is None or self._best is None:
@@ -383,7 +385,7 @@ class Search(Proposer):
         return winner if unseen else None
 
     def _notice(self, ended: Sequence[SearchTrial]) -> None:
-        """Notes which metrics are reported at all; the first report of one makes the trials before it incomparable."""
+        """Records which metrics are ever reported; the first report of one makes earlier trials incomparable."""
         news = {name for trial in ended if trial.outcome == "ok" for name in trial.metrics} & self._untold
         if news:
             self._untold -= news
@@ -412,7 +414,7 @@ def _left(state: MissionState, name: str, used: float) -> float | None:
 
 
 def _calls_left(state: MissionState) -> int | None:
-    """The calls that are left, without those for the checks of an iteration."""
+    """The remaining calls, without those for the checks of an iteration."""
     checks = sum(isinstance(criterion, Check) for criterion in state.mission.criteria)
     left = _left(state, "max_tool_calls", state.tool_calls)
     return None if left is None else int(left) - checks

@@ -1,6 +1,6 @@
-"""The study of a search: which arguments are tried next, by one of the samplers.
+"""The study of a search: the next arguments to try, by one of the samplers.
 
-Invariant: trials are asked for and told in the order of their numbers, so the same history gives the same next trial.
+Invariant: trials are requested and added in the order of their numbers, so the same history gives the same next trial.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from pursuit.proposers.search.space import APART, LISTABLE, Rows, Space
 from pursuit.proposers.search.surrogate import MAX_SEED, Evolution, Seen, Surrogate
 
 COUNTABLE = 65_536
-"""The points of the largest space that is searched to its end."""
+"""Maximum points of a space that is searched completely."""
 TRIES = 100
 REPEAT, MAX_REPEATS = 10, 8
-"""With noise each tenth trial measures the best point again, up to eight times: the mean then has a third of it. More
-repeats leave too few trials to find the best peak of many."""
+"""With noise each tenth trial measures the best point again, up to eight times: the mean then has a third of the noise.
+More repeats leave too few trials to find the best peak of many.
+"""
 
 
 class Tpe:
-    """Optuna's TPE: what it asks for follows from the points that it was told, the seed and a number.
+    """Optuna's TPE: its suggestions follow from the added points, the seed and a number.
 
-    In Optuna's study each range is a number from 0 to 1, and each choice is its place.
+    In Optuna's study each range is a number from 0 to 1, and each choice is its position.
     """
 
     def __init__(self, space: Space, seed: int) -> None:
@@ -41,7 +42,7 @@ class Tpe:
         for one in space.choices:
             self._distributions[one.name] = CategoricalDistribution(range(len(one.choices)))
         before = optuna.logging.get_verbosity()
-        optuna.logging.set_verbosity(optuna.logging.WARNING)  # else each new study is a line of the log
+        optuna.logging.set_verbosity(optuna.logging.WARNING)  # otherwise each new study logs a line
         self._study = optuna.create_study()
         optuna.logging.set_verbosity(before)
 
@@ -54,7 +55,7 @@ class Tpe:
     def ask(self, number: int) -> Rows:
         study = self.study
         seed = seed_of(self._seed, number)
-        # Trials that are asked for here are not told here: they must not count as running.
+        # Trials that are requested here are not added here: they must not count as running.
         study.sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=False)
         found = study.ask(self._distributions).params
         row = np.zeros(self._space.width)
@@ -73,7 +74,7 @@ class Tpe:
 
 
 def seed_of(seed: int, number: int) -> int:
-    """The seed of what is asked for one trial."""
+    """The seed of the request for one trial."""
     return (seed * 1_000_003 + number) % MAX_SEED
 
 
@@ -92,7 +93,7 @@ class Study:
     ) -> None:
         self.space = space
         self.size = None if space.size is None or space.size > COUNTABLE else space.size
-        """How many points its space has; None if they are too many to try each."""
+        """The number of points in its space; None if they are too many to try each."""
         self.seen = Seen(space, aimless=aimless, noise=noise)
         self.kind = suited(space) if sampler == "auto" else sampler
         self.surrogate = Surrogate(self.seen, seed)
@@ -109,12 +110,12 @@ class Study:
 
     @property
     def left(self) -> int | None:
-        """How many points were never tried; None if they are too many, and with noise: a second trial tells more."""
+        """The number of untried points; None if they are too many, and with noise, where repetitions help."""
         return None if self.size is None or self.seen.noisy else self.size - len(self._tried)
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The best arguments so far; with noise those that the model of all results ranks best."""
+        """The best arguments so far; with noise, the best by the model of all results."""
         leader = self.seen.leader()
         return None if leader is None else self.space.decode(leader)
 
@@ -129,9 +130,9 @@ class Study:
         return dict(args)
 
     def tell(self, score: Score | None, *, failed: bool = False, made: bool = True) -> None:
-        """Tells the oldest trial that is not told yet: no score means no result, `failed` arguments to avoid.
+        """Adds the oldest open trial: no score means no result; `failed` arguments are avoided.
 
-        A trial that was not `made` says nothing about its arguments: they are still untried.
+        A trial that was not `made` gives no information about its arguments: they are still untried.
         """
         number, row = self._asked.popleft()
         if made:
@@ -142,21 +143,21 @@ class Study:
             return
         total, value, excess = self._totals.of(score), score.objective, score.excess
         if self._target is not None and value is not None and excess:
-            # The objective's target is one more limit. Until it is reached only limits count: the objective alone
-            # would stay in the first corner of what the others allow, where each small step loses.
+            # The objective's target is one more limit. Until it is reached only limits count: the objective alone would
+            # keep the search in the first corner that the others allow, where each small step gets worse.
             excess = (value - self._target, *excess)
             reached = max(excess) <= 0
             self.seen.aimless = not reached and (self.seen.aimless or not len(self.seen))
         if self.seen.add(row, excess, value or 0.0):
             self.surrogate.learn(number, row, excess, value or 0.0)
         if self.kind != "auto" or number % 3 == 0:
-            # Where samplers take turns TPE learns from its own trials: soon nearly all others have the same choices.
+            # If samplers take turns, TPE learns only from its own trials: soon nearly all others have the same choices.
             self._tpe.tell(row, total if value is None else value, () if self._aimless else excess)
         if self._evolution is not None:
             self._evolution.tell(row, total if value is None else self._totals.ranked(value, total))
 
     def _suggested(self) -> Rows:
-        """The point of the sampler whose turn it is: beside numbers and choices alone, no one way suits every space."""
+        """The point of the sampler whose turn it is: for mixed spaces, no single sampler suits all."""
         number, turn, pending = self._count, self._count % 3, [row for _, row in self._asked]
         if self._evolution is not None:
             return self._evolution.ask(seed_of(self._seed, number))
@@ -171,7 +172,7 @@ class Study:
         return np.random.default_rng([self._seed, 3, number]).random(self.space.width)
 
     def _untried(self, args: dict[str, Any]) -> dict[str, Any]:
-        """These arguments; without noise, if they were tried, others that differ in one parameter, or in more."""
+        """These arguments; without noise, if they were tried, others that differ in one or more parameters."""
         taken = {row.tobytes() for _, row in self._asked}
         chance = np.random.default_rng([self._seed, 4, self._count])
 
@@ -192,9 +193,9 @@ class Study:
         return next((one for one in rest if is_new(one)), args)
 
     def _due(self) -> dict[str, Any] | None:
-        """The arguments that are measured again: with noise in turns the best ones, which luck may have made so.
+        """The arguments to measure again: with noise, from time to time the best ones, which may be best by chance.
 
-        Where it is not known whether there is noise, once: the best point of the first design.
+        Once, if it is not known whether there is noise: the best point of the first design.
         """
         if self.seen.noisy:
             due = self._count % REPEAT == REPEAT - 1
@@ -207,7 +208,7 @@ class Study:
 
 
 class Totals:
-    """All limits of a trial in one number, each in units of its usual size."""
+    """The total excess of a trial over its limits, each in units of its usual size."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -234,7 +235,7 @@ class Totals:
 
 
 def suited(space: Space) -> Sampler:
-    """`surrogate` for numbers, or few points at all; `tpe` for choices; for both the two in turns, `auto`."""
+    """`surrogate` for numbers, or few points; `tpe` for choices; for both, `auto` alternates the two."""
     if not space.choices or (space.size is not None and space.size <= LISTABLE):
         return "surrogate"
     return "auto" if space.ranges else "tpe"

@@ -1,6 +1,6 @@
-"""The input model of the proposer `search`: which arguments of a tool, between which bounds, towards what.
+"""The input model of the proposer `search`: the arguments of a tool to search, their bounds, and the aim.
 
-Invariant: a range is never empty; bounds that are left out are those of the tool's schema.
+Invariant: a range is never empty; omitted bounds are those of the tool's schema.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_BATCH = 256
 MAX_STEPS = 2**54
 LARGEST = 1e300
 MAX_INT = 2**53 - 1
-"""Floating point numbers tell only ints up to here from their neighbours."""
+"""Up to here floating point numbers represent each int exactly."""
 
 Sampler = Literal["auto", "surrogate", "cmaes", "tpe", "random"]
 
@@ -132,7 +132,7 @@ class SearchProposer(ProposerSettings):
     seed: Annotated[Whole, Field(ge=0)] = 0
     sampler: Sampler = "auto"
     noise: Annotated[bool | float | None, BeforeValidator(_noise)] = None
-    """Whether the same arguments give different results, or their standard deviation; None: the search notices it."""
+    """True if the same arguments give different results, or their standard deviation; None: the search detects it."""
     trials: Annotated[Whole, Field(ge=1)] | None = None
     seconds: Annotated[Number, Field(gt=0)] | None = None
     """Seconds of wall clock from the first trial within which `then` is called."""

@@ -72,7 +72,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceColumns:
-    """A parameter with listed values: one column for each of them, from `column` on."""
+    """A parameter with listed values: one column for each value, from `column` on."""
 
     name: str
     choices: Sequence[Any]
@@ -163,6 +163,6 @@ class Space:
 
 
 def neat(number: float, scale: float) -> float:
-    """The number with twelve digits, unless further digits matter on this scale: they are leftovers of arithmetic."""
+    """The number with twelve digits, unless further digits matter on this scale: they are rounding errors."""
     short = float(f"{number:.12g}")
     return short if abs(short - number) <= scale * 1e-9 else number

@@ -1,6 +1,6 @@
 """A sampler that learns a smooth model of every metric and looks for the best point of the model.
 
-Invariant: the next point follows from the seed, the trial's number and the trials told before, and from nothing else.
+Invariant: the next point depends only on the seed, the trial's number and the trials added before.
 
 Each limit and the objective get their own interpolant (cubic radial basis functions with a linear tail), so a few
 dozen evaluations show where the limits run. A search without progress starts again elsewhere with a new design, and
@@ -23,7 +23,7 @@ RIDGE = 1e-9
 
 
 def distances(rows: Rows, others: Rows) -> Rows:
-    """How far each row is from each of the others."""
+    """The distance of each row from each of the others."""
     squares = (rows * rows).sum(axis=1)[:, None] + (others * others).sum(axis=1)[None, :] - 2 * rows @ others.T
     return np.sqrt(np.maximum(squares, 0.0))
 
@@ -31,8 +31,8 @@ def distances(rows: Rows, others: Rows) -> Rows:
 class Interpolant:
     """A smooth surface through known values: cubic radial basis functions with a linear tail.
 
-    Each column of values has its own surface. A small ridge keeps the system solvable. With `counts`, how often
-    each point was measured, the values are noisy: each column gets the ridge that predicts left-out values best.
+    Each column of values has its own surface. A small ridge keeps the system solvable. With `counts`, the numbers of
+    measurements of each point, the values are noisy: each column gets the ridge that predicts left-out values best.
     """
 
     def __init__(self, points: Rows, values: Rows, counts: Rows | None = None) -> None:
@@ -46,7 +46,7 @@ class Interpolant:
         system[:count, :count] = distances(self._points, self._points) ** 3 + RIDGE * np.eye(count)
         system[:count, count:] = tail
         system[count:, :count] = tail.T
-        system[count:, count:] = -RIDGE * np.eye(width + 1)  # points in one plane leave the tail open otherwise
+        system[count:, count:] = -RIDGE * np.eye(width + 1)  # otherwise points in one plane leave the tail undetermined
         wanted = np.zeros((count + width + 1, values.shape[1]))
         wanted[:count] = values
         if counts is not None:
@@ -64,7 +64,7 @@ class Interpolant:
 
 
 SMOOTHING = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
-"""The ridges that are tried on noisy values, from nearly none to nearly a plane."""
+"""The ridges to try on noisy values, from nearly none to nearly a plane."""
 
 
 def _smoothing_weights(system: Rows, wanted: Rows, counts: Rows) -> Rows:
@@ -77,7 +77,7 @@ def _smoothing_weights(system: Rows, wanted: Rows, counts: Rows) -> Rows:
         tried[np.arange(size), np.arange(size)] += ridge / counts
         inverse = np.linalg.pinv(tried) if not np.isfinite(np.linalg.cond(tried, 1)) else np.linalg.inv(tried)
         weights = inverse @ wanted
-        # The error at a point that is left out of the fit follows from the inverse of the whole fit.
+        # The error at a left-out point follows from the inverse of the whole fit.
         left_out = weights[:size] / np.diag(inverse)[:size, None]
         errors = np.average(left_out**2, axis=0, weights=counts)
         better = errors < least
@@ -89,35 +89,36 @@ EXCESS, FAILED = "excess", "failed"
 FITTED = 150
 LEADERS = 30
 GAPS = (0.05, 0.005, 0.0005, 0.0, 0.0)
-"""The least distance of the next point from every known point, in turns: far to explore, none to exploit."""
+"""The minimum distance of the next point from every known point, in turns: large to explore, zero to exploit."""
 
 EDGE = 1e-3
-"""While only limits count, what is nearer to a bound than this share of its range is put on the bound in each second
-trial. Limits are often just reached there, and a point that misses the bound by a hair exceeds them."""
+"""While only limits count, in each second trial a value within this share of its range from a bound is moved to the
+bound. Limits are often reached exactly there, and a point that misses the bound slightly exceeds them.
+"""
 
 ROUNDS, PARENTS, CHILDREN, PERTURBED = 12, 30, 150, 100
 TAKEN = 1e3
 LOWEST = 5
 EVOLVES = 4
-"""How many epochs of the models pass before CMA-ES takes turns with them."""
+"""The number of epochs of the models before CMA-ES takes turns with them."""
 STEP = 1 / 6
 """The first step of CMA-ES, as a share of each range."""
 MAX_SEED = 2**32
 SMOOTHED, THROUGH, TPE = 2, 0, 1
-"""Whose turn it is with noise, by the number of the trial modulo three."""
+"""The sampler whose turn it is with noise, by the number of the trial modulo three."""
 MODEL_COUNTS = 3.0
-"""With noise, how many values of a point the models weigh as much as, when the best point is named."""
+"""With noise, the number of values of a point that the models weigh as much as, when the best point is named."""
 NEARBY = 0.1
 SAME = 1e-9
-"""Results of one point that differ by at most this share are the same: the rest is rounding."""
+"""Results of one point that differ by at most this share count as equal: the rest is rounding."""
 GAIN = {True: 1e-3, False: 1e-4}
-"""The least gain that counts, as a share: after a fresh start, and while polishing the best."""
+"""The minimum relative gain that counts: after a restart, and while polishing the best."""
 
 
 class Seen:
     """The measurements so far, and whether the same point gave different results.
 
-    `noise` is what the mission says: None leaves it to what is seen.
+    `noise` is the mission's setting: None leaves it to detection.
     """
 
     def __init__(self, space: Space, *, aimless: bool, noise: float | bool | None = None) -> None:
@@ -131,7 +132,7 @@ class Seen:
         self._first: dict[bytes, int] = {}
         self._counts: dict[bytes, int] = {}
         self.repeats = 0
-        """The results that were the same as an earlier one of their point: they leave no trace in the search."""
+        """The results equal to an earlier one of their point: they do not affect the search."""
 
     def __len__(self) -> int:
         return len(self._points)
@@ -161,7 +162,7 @@ class Seen:
         return not self._open or self.noisy or self.repeats > 0
 
     def rows(self, first: int = 0) -> tuple[Rows, Rows, Rows, Rows | None]:
-        """Points, excesses and objective values from a row on; with noise their means, and how many each is of."""
+        """Points, excesses and objective values from a row on; with noise their means, and the counts of values."""
         points, excess = np.array(self._points[first:]), np.array(self._excess[first:])
         values = np.array(self._values[first:])
         if not self.noisy:
@@ -175,7 +176,7 @@ class Seen:
         return points[starts], means / counts[:, None], np.bincount(place, values) / counts, counts
 
     def alike(self, point: Rows) -> list[Rows]:
-        """The measured points that have the choices of this one, in their order."""
+        """The measured points with the choices of this one, in their order."""
         count = len(self.space.ranges)
         return [one for one in self._points if (one[count:] == point[count:]).all()]
 
@@ -195,7 +196,7 @@ class Seen:
 
 
 class Surrogate:
-    """Chooses each next point by a model of what was seen."""
+    """Chooses each next point by a model of the measured points."""
 
     def __init__(self, seen: Seen, seed: int) -> None:
         self.space = seen.space
@@ -213,7 +214,7 @@ class Surrogate:
         self.epochs.count_trial(number, excess, value)
 
     def avoid(self, point: Rows) -> None:
-        """Keeps off a point where the tool failed."""
+        """Avoids a point where the tool failed."""
         self._failures.append(point)
 
     def _place(self, number: int) -> int:
@@ -221,12 +222,12 @@ class Surrogate:
         return number - self._seen.repeats
 
     def doubts(self, number: int) -> bool:
-        """True if it is time to test for noise: after the design, or when the models stop to gain."""
+        """True if it is time to test for noise: after the design, or when the models stop gaining."""
         due = self.space.first_design if self.epochs.count == 0 else self.epochs.first_trial
         if self.epochs.count > 1 or number != due or self._seen.settled:
             return False
         leader = self._seen.leader()
-        return leader is not None and not any((leader == one).all() for one in self._failures)  # repeats of it fail
+        return leader is not None and not any((leader == one).all() for one in self._failures)  # repeating it fails
 
     def yields(self, number: int) -> bool:
         """True if TPE chooses this trial: with noise every third, unless it belongs to a design or to CMA-ES."""
@@ -254,7 +255,7 @@ class Surrogate:
         return models.search()
 
     def _evolve(self) -> Evolution:
-        """The CMA-ES of this epoch: it begins anywhere."""
+        """The CMA-ES of this epoch, from any starting point."""
         count = self.epochs.count
         if self._evolution is None or self._evolution[0] != count:
             chance = np.random.default_rng([self._seed, 6, count])
@@ -263,9 +264,9 @@ class Surrogate:
         return self._evolution[1]
 
     def from_best(self, number: int, pending: Sequence[Rows]) -> Rows:
-        """A step from the best point: in turns to other numbers and, twice as often, to another choice.
+        """A step from the best point: alternately to other numbers or, twice as often, to another choice.
 
-        A model finds good numbers in a few steps, and a wrong choice costs more than numbers that are not quite right.
+        A model finds good numbers in a few steps, and a wrong choice costs more than slightly wrong numbers.
         """
         leader = self._seen.leader()
         chance = np.random.default_rng([self._seed, 5, number])
@@ -283,9 +284,9 @@ class Surrogate:
         return self.space.snap(row[None])[0]
 
     def _other_choices(self, leader: Rows) -> list[Rows]:
-        """The best point with one other choice, for each that was not tried with about the same numbers.
+        """The best point with one other choice, for each choice that was not tried with about the same numbers.
 
-        The numbers are those of the best point, or of the best that has the other choice: either may suit it.
+        The numbers are those of the best point, or of the best point with the other choice: either may suit it.
         """
         ranked, count = self._seen.ranked(), len(self.space.ranges)
         found: list[Rows] = []
@@ -302,21 +303,21 @@ class Surrogate:
         return found
 
     def _design(self) -> Rows:
-        """A Latin hypercube: each parameter's range is covered evenly, whatever the others do."""
+        """A Latin hypercube: it covers each parameter's range evenly, independent of the others."""
         chance = np.random.default_rng([self._seed, 1, self.epochs.count])
         size = self.space.first_design
         cells = np.array([chance.permutation(size) for _ in range(self.space.width)]).T
         return self.space.snap((cells + chance.random((size, self.space.width))) / size)
 
     def _avoided(self, pending: Sequence[Rows]) -> tuple[Rows, Rows]:
-        """The last points where the tool failed, and those that are being tried."""
+        """The last points where the tool failed, and those in progress."""
         width = self.space.width
         failed = np.array(self._failures[-FITTED:]).reshape(-1, width)
         return failed, np.array(pending).reshape(-1, width)
 
 
 class Epochs:
-    """When to start afresh: after a number of trials without a gain."""
+    """Determines when to restart: after a number of trials without a gain."""
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
@@ -351,7 +352,7 @@ class Epochs:
         self._scale = np.where((self._scale == 0) & (over > 0), over, self._scale)
         total = float(np.sum(over / np.where(self._scale > 0, self._scale, 1.0)))
         if self._seen.noisy:
-            # One lucky value would hide each later gain; the mean of a few moves on.
+            # One lucky value would hide each later gain; the mean of a few values does not.
             self._lowest = sorted([*self._lowest, (total, value)])[:LOWEST]
             total, value = (float(one) for one in np.mean(self._lowest, axis=0))
         if self._gains(total, value):
@@ -378,7 +379,7 @@ class Epochs:
 
 
 class Evolution:
-    """CMA-ES from a point of the cube; which generation a trial belongs to follows from the trials told."""
+    """CMA-ES from a point of the cube; the generation of a trial follows from the added trials."""
 
     def __init__(self, start: Rows, seed: int) -> None:
         bounds = np.tile([0.0, 1.0], (len(start), 1))
@@ -390,7 +391,7 @@ class Evolution:
         return self._cma.ask()
 
     def tell(self, point: Rows, value: float) -> None:
-        """Learns a result; a whole generation moves the search on."""
+        """Adds a result; a whole generation moves the search."""
         self._told.append((point, value))
         if len(self._told) == self._cma.population_size:
             self._cma.tell(self._told)
@@ -398,7 +399,7 @@ class Evolution:
 
 
 class _Models:
-    """The models of all metrics for one choice of a point, and what they promise."""
+    """The models of all metrics for one choice of a point, and their predictions."""
 
     def __init__(
         self,
@@ -440,9 +441,9 @@ class _Models:
         self._leaders = points[order[:5]] if counts is None else self._measured[self._order_of(self._measured)[:5]]
 
     def best_known(self) -> Rows:
-        """The measured point with the best estimate: the mean of its values, and what the models say of it.
+        """The measured point with the best estimate, from the mean of its values and the models.
 
-        The models count as much as a few values: they have seen the neighbours, and are wrong about narrow valleys.
+        The models weigh as much as a few values: they know the neighbours, and are wrong about narrow valleys.
         """
         own = (self._counts / (self._counts + MODEL_COUNTS))[:, None]
         return self._measured[self._best_first(own * self._means + (1 - own) * self._model(self._measured))[0]]
@@ -451,7 +452,7 @@ class _Models:
         return points[self._ranked(points)[0]]
 
     def search(self) -> Rows:
-        """The most promising point that a small evolution on the models finds; it makes no evaluation."""
+        """The point with the best prediction, found by a small evolution on the models without an evaluation."""
         chance, width = self._chance, self._space.width
         starts = np.repeat(self._leaders, 200 // len(self._leaders), axis=0)
         anywhere = chance.random((100, width))
@@ -467,7 +468,7 @@ class _Models:
         return self.best_of(pool)
 
     def _placed(self, rows: Rows) -> Rows:
-        """The nearest points that exist, and in some trials those on a bound for those next to it."""
+        """The nearest existing points, and in some trials a bound instead of a value next to it."""
         if self._edged:
             unit = rows[:, : len(self._space.ranges)]
             unit[unit < EDGE] = 0.0
@@ -475,7 +476,7 @@ class _Models:
         return self._space.snap(rows)
 
     def _perturbed(self, rows: Rows, least: float, most: float) -> Rows:
-        """The rows moved a little, in steps of many sizes, over the grid and to other choices."""
+        """The rows moved slightly, in steps of many sizes, over the grid and to other choices."""
         chance, count = self._chance, len(self._space.ranges)
         moved = rows.copy()
         shape = (len(rows), count)
@@ -488,7 +489,7 @@ class _Models:
         return moved
 
     def _ranked(self, rows: Rows) -> NDInts:
-        """The rows by promise: limits first, then the objective; rows too near to a known point come last."""
+        """The rows by prediction: limits first, then the objective; rows too near to a known point come last."""
         near = distances(rows, self._known).min(axis=1)
         over = np.where(near < self._gap, TAKEN, 0.0)
         if len(self._failed):
@@ -496,7 +497,7 @@ class _Models:
         return self._order_of(rows, over)
 
     def _order_of(self, rows: Rows, over: Rows | float = 0.0) -> NDInts:
-        """The rows by what the models say alone, and by what they have `over` besides."""
+        """The rows by the models' predictions alone, with `over` added to the excess."""
         return self._best_first(self._model(rows), self._margin, over)
 
     def _best_first(self, seen: Rows, margin: float = 0.0, over: Rows | float = 0.0) -> NDInts:
@@ -511,7 +512,7 @@ NDInts = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 
 def _fitted(points: Rows, order: NDInts, most: int) -> NDInts:
-    """The points to fit a model to: all while they are few, then the best and those near the best one."""
+    """The points to fit a model to: all while they are few, then the best and the points near it."""
     if len(points) <= most:
         return np.arange(len(points))
     near = np.argsort(distances(points, points[order[:1]])[:, 0], kind="stable")
@@ -521,7 +522,7 @@ def _fitted(points: Rows, order: NDInts, most: int) -> NDInts:
 def _deepened(points: Rows, limits: Rows) -> Rows:
     """The limits; a limit that is reported as zero wherever it is kept gets a depth: the distance to violated points.
 
-    Without it the surface would be flat there, and would not show where the limit begins.
+    Otherwise the surface would be flat there, and would not show where the limit begins.
     """
     found = limits.copy()
     for column in range(limits.shape[1]):
@@ -535,13 +536,13 @@ def _deepened(points: Rows, limits: Rows) -> Rows:
 
 
 def _goal_of(values: Rows) -> Rows:
-    """The objective on a scale on which a few huge values do not drown the others."""
+    """The objective on a scale on which a few huge values do not dominate the others."""
     centred = values - np.median(values)
     return np.arcsinh(centred / _scale_of(centred[:, None])[0])
 
 
 def _noisy_goal_of(values: Rows) -> Rows:
-    """The same for noise, which is often larger where values are: logarithmic down to the best twentieth."""
+    """The same with noise, which often grows with the values: logarithmic down to the best twentieth."""
     gap = values - values.min()
     near = np.sort(gap)[: max(4, len(gap) // 20)]
     return np.log1p(gap / max(float(near[-1]), 1e-300))
