@@ -4,5 +4,5 @@ from pursuit.demo.designs import evaluate
 
 
 def score(submission: dict[str, float]) -> dict[str, float]:
-    """The cost and the constraints of the design that was handed in."""
+    """The cost and the constraints of the submitted design."""
     return evaluate("gear-train", submission)

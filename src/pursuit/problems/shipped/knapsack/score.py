@@ -9,7 +9,7 @@ CAPACITY = 750
 
 
 def main() -> None:
-    """Weighs what was taken."""
+    """Weighs the submitted items."""
     with Path(__file__).with_name("items.csv").open(encoding="utf-8", newline="") as file:
         rows = {int(row["item"]): row for row in csv.DictReader(file)}
     taken = json.load(sys.stdin)["submission"]["items"]

@@ -1,4 +1,4 @@
-"""A cache with room for a number of entries: the entry that was not used for the longest time leaves first."""
+"""A cache with a maximum number of entries: it drops the entry that was unused for the longest time."""
 
 
 class Cache:
@@ -19,7 +19,7 @@ class Cache:
         return default
 
     def put(self, key, value):
-        """Keeps a value. If there is no room, one other entry leaves."""
+        """Stores a value. If the cache is full, drops one other entry."""
         if len(self._entries) >= self.room:
             self._entries.pop(next(iter(self._entries)))
         self._entries[key] = value

@@ -2,7 +2,7 @@
 
 
 def merged(intervals):
-    """The same numbers in as few intervals as possible, sorted. Intervals that touch, as (1, 2) and (3, 4), are one."""
+    """The same numbers in as few intervals as possible, sorted. Adjacent ones such as (1, 2), (3, 4) become one."""
     found = []
     for first, last in intervals:
         if found and first <= found[-1][1]:
@@ -13,5 +13,5 @@ def merged(intervals):
 
 
 def covered(intervals):
-    """How many numbers are in at least one of the intervals."""
+    """The number of numbers in at least one of the intervals."""
     return sum(last - first for first, last in merged(intervals))
