@@ -1,7 +1,7 @@
-"""`Placement` over Temporal: one workflow for each mission that has something to do, one activity for each drive.
+"""`Placement` over Temporal: one workflow for each mission that is due, one activity for each drive.
 
-The ledger still needs PostgreSQL: it says what a mission is, and its lease who drives. Workers are listed there, too.
-Invariant: a wake-up is a signal that also starts the workflow, so none is lost between two of them.
+The ledger still needs PostgreSQL: it has the state of a mission, and its lease decides who drives. Workers are listed
+there, too. Invariant: a wakeup is a signal that also starts the workflow, so none is lost between two workflows.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from pursuit.temporal.workflow import (
 )
 
 _COUNTED = 1_000
-"""Open workflows that `health` looks at one by one: a count of Temporal's lags behind."""
+"""Maximum open workflows that `health` reads one by one: Temporal's own count lags behind."""
 _NOT_SERVED = 5.0
 _DECIDE_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemporalSettings:
-    """Where Temporal is. `lease` is how long a worker may be silent."""
+    """The address of Temporal. `lease` is the maximum silence of a worker, in seconds."""
 
     address: str = "localhost:7233"
     namespace: str = "default"
@@ -54,14 +54,14 @@ class TemporalSettings:
 
 
 class TemporalPlacement:
-    """See the module. `workers` is where the workers of the ledger are listed."""
+    """See the module. `workers` is the ledger's list of workers."""
 
     def __init__(self, settings: TemporalSettings, workers: PostgresPlacement) -> None:
         self._settings = settings
         self._workers = workers
         self._connected: Client | None = None
         self._begun: deque[str] = deque(maxlen=32)
-        """The last workflows that were begun here: Temporal lists them a moment later."""
+        """The workflows that were begun here last, because Temporal lists them a moment later."""
 
     async def _client(self) -> Client:
         if self._connected is None:
@@ -76,7 +76,7 @@ class TemporalPlacement:
         return self._connected
 
     async def enqueue(self, key: str, needs: Requirements, *, caller: str = "", delay: float = 0.0) -> None:
-        """See `Placement.enqueue`. Turns of callers are Temporal's business."""
+        """See `Placement.enqueue`. Temporal decides about the turns of callers."""
         queue = queue_of(needs)
         try:
             found = await (await self._client()).start_workflow(
@@ -102,7 +102,8 @@ class TemporalPlacement:
         drives, about = Drives(serving, taken, self._settings), serving.about()
         names = [*about.queues, *(f"{name}@{about.host}" for name in about.queues), f"{CONTROL}{about.name}"]
         every = timedelta(seconds=self._settings.lease / 3)
-        # Two for each queue: what the last activities decide is still worked off when no more are taken.
+        # Two for each queue: the decisions of the last activities are still processed when no more activities are
+        # taken.
         deciding = [Worker(client, task_queue=f"pursuit-{name}", workflows=[MissionWorkflow]) for name in names]
         driving = [
             Worker(
@@ -157,7 +158,7 @@ class TemporalPlacement:
 
 
 def queue_of(needs: Requirements) -> str:
-    """The task queue for these requirements; what must stay on a machine has a queue of that machine."""
+    """The task queue for these requirements; work that must stay on a machine has a queue of that machine."""
     for thing in needs.things:
         if thing.startswith(MACHINE):
             return f"pursuit-{needs.queue}@{thing.removeprefix(MACHINE)}"
@@ -172,11 +173,11 @@ class Drives:
         self._taken = taken
         self._settings = settings
         self.done: deque[str] = deque(maxlen=8)
-        """The last missions that had nothing left to do."""
+        """The last missions that were not due any more."""
 
     @activity.defn(name=DRIVE)
     async def drive(self, given: DriveInput) -> DriveResult:
-        """Drives a mission as far as it goes now, for ten minutes at most."""
+        """Drives a mission as far as possible now, for at most ten minutes."""
         needs = Requirements.of(given.needs)
         control = needs.queue.startswith(CONTROL)
         if not control and (self._serving.stopping.is_set() or not self._serving.serves(needs)):
@@ -197,7 +198,7 @@ class Drives:
         return DriveResult(seconds=again.seconds, attempts=again.attempts, needs=str(more), task_queue=queue_of(more))
 
     async def _keep(self, leaving: anyio.Event) -> None:
-        """Heartbeats; tells the drive to leave when its time is over or the worker stops."""
+        """Sends heartbeats; stops the drive when its time is over or the worker stops."""
         over = asyncio.get_running_loop().time() + self._settings.drive_seconds
         while True:
             activity.heartbeat()

@@ -1,7 +1,7 @@
-"""The workflow of a mission on Temporal: it drives the mission while there is something to do, and waits in between.
+"""The workflow of a mission on Temporal: it drives the mission while it is due, and waits in between.
 
-Invariant: it imports the standard library and temporalio alone, and its payload is ids and times; the ledger has the
-rest. A change of what it does needs a new name, or `workflow.patched`: histories of open workflows are replayed.
+Invariant: it imports only the standard library and temporalio, and its payload is ids and times; the ledger has the
+rest. A change of its behaviour needs a new name, or `workflow.patched`: histories of open workflows are replayed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 WORKFLOW, DRIVE, PAUSE, WAKE = "pursuit.mission.v1", "pursuit.drive.v1", "pursuit.pause.v1", "wake"
 DRIVE_SECONDS = 600.0
-"""A worker drives a mission for so long at a time, then hands it back."""
+"""Maximum time of one drive by a worker, which then returns the mission."""
 _MAX_DRIVE = timedelta(minutes=15)
 _RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30))
 
 
 @dataclass
 class Wake:
-    """That a mission has something to do after so many seconds, and on which task queue."""
+    """A mission is due after so many seconds, on this task queue."""
 
     seconds: float
     task_queue: str
@@ -31,7 +31,7 @@ class Wake:
 
 @dataclass
 class DriveInput:
-    """What the activity gets: the mission, what a worker must have for it, and how often it was put off."""
+    """The argument of the activity: the mission, the requirements for a worker, and the number of postponements."""
 
     key: str
     needs: str
@@ -40,7 +40,7 @@ class DriveInput:
 
 @dataclass
 class DriveResult:
-    """How the activity left the mission: due again after so many seconds, or with nothing to do."""
+    """The mission after the activity: due again after so many seconds, or not due."""
 
     seconds: float | None
     attempts: int = 0
@@ -50,19 +50,19 @@ class DriveResult:
 
 @dataclass
 class WorkflowInput:
-    """What the workflow begins with, and goes on with as a new one."""
+    """The argument of the workflow, also when it continues as a new one."""
 
     drive: DriveInput
     lease: float
     task_queue: str
     due: float | None = None
-    """When it is due, by the clock of the workflow; None without a time of its own."""
+    """The time when it is due, by the clock of the workflow; None without a known time."""
     wakes: list[Wake] = field(default_factory=list[Wake])
 
 
 @workflow.defn(name=WORKFLOW)
 class MissionWorkflow:
-    """One mission, until it has nothing to do; the next signal begins another workflow with the same id."""
+    """One mission, until it is not due any more; the next signal begins another workflow with the same id."""
 
     def __init__(self) -> None:
         self._due: float | None = None
@@ -70,7 +70,7 @@ class MissionWorkflow:
 
     @workflow.signal(name=WAKE)
     def wake(self, word: Wake) -> None:
-        """The mission has something to do; the sooner time counts."""
+        """The mission is due; the earlier time counts."""
         due = workflow.time() + word.seconds
         self._due = due if self._due is None else min(self._due, due)
         self._queue = word.task_queue
@@ -87,7 +87,7 @@ class MissionWorkflow:
                 left = await self._drive(job)
                 if left.seconds is not None:
                     due = workflow.time() + left.seconds
-                    # A signal that came meanwhile is looked at before the workflow returns.
+                    # A signal that arrived meanwhile is handled before the workflow returns.
                     self._due = due if self._due is None else min(self._due, due)
                     job.drive.attempts, job.drive.needs = left.attempts, left.needs
                     self._queue = left.task_queue or self._queue
@@ -98,7 +98,7 @@ class MissionWorkflow:
         except BaseException as error:
             if not (isinstance(error, asyncio.CancelledError) or is_cancelled_exception(error)):
                 raise
-            # Cancel in Temporal's own interface is a pause; `pursuit resume` begins the workflow anew.
+            # Cancel in Temporal's own interface means pause; `pursuit resume` begins the workflow again.
             await asyncio.shield(
                 workflow.execute_activity(
                     PAUSE,
@@ -111,7 +111,7 @@ class MissionWorkflow:
             raise
 
     async def _until_due(self) -> None:
-        """Waits for the time; a signal may bring it forward."""
+        """Waits for the time; a signal may make it earlier."""
         while self._due is not None and (left := self._due - workflow.time()) > 0:
             before = self._due
             try:
@@ -120,7 +120,7 @@ class MissionWorkflow:
                 return
 
     async def _drive(self, job: WorkflowInput) -> DriveResult:
-        """One drive on a worker of the queue; one that dies is noticed by its heartbeats, and another one drives."""
+        """One drive on a worker of the queue; if the worker dies, another one drives."""
         try:
             return await workflow.execute_activity(
                 DRIVE,
