@@ -15,6 +15,7 @@ import pytest
 from cli_stage import COMMAND, Place
 from engine_stage import mission, outcomes, proposal, replay
 from public_servers import NODE, NODE_SERVERS
+from quick_start import quick
 
 from pursuit import Runtime
 from pursuit.config.configuration import load_configuration
@@ -63,7 +64,7 @@ async def test_a_mission_gets_the_results_of_second_generation_tasks(tmp_path: P
         ("far.protocol_error_job", {}),
         ("far.greet", {"name": "Ann"}),
     ]
-    found, more = await pursued(tmp_path, [sys.executable, str(FIXTURE)], *calls)
+    found, more = await pursued(tmp_path, [sys.executable, quick(str(FIXTURE))], *calls)
     assert [outcome for _tool, outcome in found] == ["ok", "failed", "failed", "ok"]
     rows = {row["tool"]: row for row in more["rows"]}
     assert "computed: x" in json.dumps(rows["far.slow_compute"])
@@ -90,7 +91,7 @@ args = { seconds = 60, label = "slow" }
 @pytest.mark.guarantee("missions-wait-durably-for-tasks")
 def test_a_mission_that_was_killed_while_it_waited_picks_the_servers_task_up(tmp_path: Path) -> None:
     """The server's task takes six seconds and goes on without us; it must not be begun a second time."""
-    argv = [sys.executable, str(FIXTURE), "--http"]
+    argv = [sys.executable, quick(str(FIXTURE)), "--http"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as server:
         try:
             url = json.loads(server.stdout.readline())["url"]

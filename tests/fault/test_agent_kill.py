@@ -16,7 +16,7 @@ import pytest
 from agent_stage import AGENT, AgentPlace, library
 from cli_stage import Running, until
 
-ROUNDS = 30 if os.environ.get("PURSUIT_SOAK") else 6
+ROUNDS = 30 if os.environ.get("PURSUIT_SOAK") else 4
 
 
 def below(place: AgentPlace, *, agent_only: bool = False) -> list[psutil.Process]:

@@ -14,6 +14,7 @@ import pytest
 from front_door import House, wait_until
 from journey import AN_HOUR
 from plain_http import post
+from quick_start import quick
 
 COUNT = 6
 CUT_OFF = 2
@@ -71,7 +72,7 @@ def test_killed_while_it_drove_a_task_the_next_server_drives_it_to_its_end(tmp_p
 def test_killed_while_a_server_worked_at_a_task_the_next_gateway_gets_its_result(tmp_path: Path) -> None:
     """The server behind it keeps the work as a task of its own, which takes ten seconds and is begun once."""
     fixture = Path(__file__).parent.parent / "conformance" / "fixture_server.py"
-    with subprocess.Popen([sys.executable, str(fixture), "--http"], stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen([sys.executable, quick(str(fixture)), "--http"], stdout=subprocess.PIPE, text=True) as server:
         try:
             url = json.loads(server.stdout.readline())["url"]
             house = House(tmp_path, fresh=True)

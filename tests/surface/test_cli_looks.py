@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import sqlite3
 import subprocess
@@ -179,21 +178,6 @@ def test_operators_words_on_an_undriven_mission(ours: tuple[Place, str]) -> None
     pages = place.json("list", "--limit", 2)
     rest = place.json("list", "--cursor", pages["next_cursor"])
     assert [len(pages["sessions"]), len(rest["sessions"])] == [2, 1]
-
-
-def test_help_list_and_serve_load_nothing_heavy(tmp_path: Path) -> None:
-    heavy = {
-        ("--help",): ["pydantic", "msgspec", "anyio", "jinja2", "mcp", "pursuit.runtime", "pursuit.config"],
-        ("list",): ["mcp", "mcp_types", "jinja2", "pydantic_monty", "pursuit.server", "pursuit.demo"],
-        ("serve", "--log-level", "error"): ["jsonschema", "jinja2", "optuna", "pursuit.problems", "pursuit.page"],
-    }
-    for words, names in heavy.items():
-        source = f"import sys; from pursuit.cli.main import answer; code = answer({words!r}); "
-        source += f"sys.exit(code or ', '.join(name for name in {names!r} if name in sys.modules) or 0)"
-        env = os.environ | {"XDG_DATA_HOME": str(tmp_path), "HOME": str(tmp_path)}  # no ledger of another run
-        command = [sys.executable, "-c", source]
-        done = subprocess.run(command, cwd=tmp_path, env=env, input="", capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (0, ""), words
 
 
 READS = """\

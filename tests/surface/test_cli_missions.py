@@ -134,7 +134,7 @@ def test_a_mission_whose_driver_was_killed_is_interrupted_everywhere(place: Plac
     assert (row["status"], "resume" in row) == ("running", False), "another process drives it"
     assert place.json("list", "--status", "interrupted")["sessions"] == []
     assert place.json("status", mission_id)["status"] == place.json("report", mission_id)["status"] == "running"
-    following = [place.begin("watch", mission_id), place.begin("watch", mission_id, "--json")]
+    following = [place.begin("watch", mission_id, *form, fresh=False) for form in ((), ("--json",))]
     for each in following:
         assert each.answer.get(timeout=60)
 
@@ -183,7 +183,7 @@ async def _interrupted_over_mcp(ledger: Path, mission_id: str) -> None:
 def test_a_signal_records_what_was_under_way_and_says_how_to_go_on(place: Place, tmp_path: Path) -> None:
     record = tmp_path / "record"
     place.write("m.toml", recorded(record, steps=3, needed=3, ms=1).replace('"k1", ms = 1', '"k1", ms = 30000'))
-    running = place.begin("run", "m.toml")
+    running = place.begin("run", "m.toml", fresh=False)
     running.until("iteration 1/3")
     until_marked(record, "k1")
     returned, out, notes = running.end(signal.SIGTERM)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_stage import COMMAND, Place, until
+from cli_stage import Place, until
 from process_ends import lives
+from quick_start import pursuit
 
 COMMANDS = """
 [commands.count]
@@ -132,7 +133,7 @@ def test_killed_the_command_goes_on_and_ends_as_it_ends(place: Place) -> None:
     running.until("here")
     running.end(signal.SIGKILL)
     task_id = newest(place)["task_id"]
-    waiting = place.begin("task", "tail", "-f", task_id)
+    waiting = place.begin("task", "tail", "-f", task_id, fresh=False)
     (place.folder / "gate").write_text("go\n", encoding="utf-8")
     code, out, _ = waiting.end()
     assert code == 0 and out.split()[-1] == "two"
@@ -170,7 +171,7 @@ def test_whoever_reads_a_tail_may_leave(place: Place) -> None:
     script = "i=0; while :; do i=$((i + 1)); echo line $i; sleep 0.02; done"
     task_id = place.ask("task", "run", "-d", "--", "sh", "-c", script)[0].strip()
     tail = subprocess.Popen(
-        [*COMMAND, "task", "tail", "-f", task_id],
+        [*pursuit(), "task", "tail", "-f", task_id],
         cwd=place.folder,
         env=place.environment,
         stdin=subprocess.DEVNULL,
@@ -198,7 +199,7 @@ def test_a_second_ctrl_c_leaves_and_says_how_to_end_what_does_not_stop(place: Pl
     code, _, notes = running.end(signal.SIGINT)
     assert code == 130 and f"pursuit task cancel {task_id}" in notes
     assert lives(pid)
-    ending = place.begin("task", "cancel", task_id, "--reason", "enough")
+    ending = place.begin("task", "cancel", task_id, "--reason", "enough", fresh=False)
     until(lambda: "enough" in json.dumps(place.json("audit")))
     assert lives(pid)
     deaf.unlink()

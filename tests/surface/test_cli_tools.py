@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from cli_stage import SERVERS, Place
+from quick_start import quick
 
 from pursuit.cli.options import read_arguments
 from pursuit.cli.tools import spelled_out
@@ -202,7 +203,7 @@ def test_a_tool_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_an_error_of_the_tool_is_exit_code_1(tmp_path: Path) -> None:
-    fixture = json.dumps(str(SERVERS / "fixture.py"))
+    fixture = json.dumps(quick(str(SERVERS / "fixture.py")))
     place = Place(tmp_path).configured()
     place.write("pursuit.toml", f'[servers.f]\ncommand = "__python_executable__"\nargs = [{fixture}]\n')
     out, notes = place.ask("tools", "call", "f.fail", "-y", code=1)

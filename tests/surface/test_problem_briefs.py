@@ -101,7 +101,7 @@ def test_a_tool_that_tells_the_target_is_noted(tmp_path: Path) -> None:
     problem(tmp_path, "probe", scorer={"kind": "predicates", "predicates": [rule], "metrics": [metric]})
     server = tmp_path / "telling.py"
     server.write_text(EXAM.read_text(encoding="utf-8").replace("Says how far it is.", "The best known is 3."), "utf-8")
-    table = (tmp_path / "problem.toml").read_text(encoding="utf-8").replace(quick(str(EXAM)), str(server))
+    table = (tmp_path / "problem.toml").read_text(encoding="utf-8").replace(quick(str(EXAM)), quick(str(server)))
     (tmp_path / "problem.toml").write_text(table, encoding="utf-8")
     notes = Place(tmp_path).ask("problem", "show", "problem.toml")[1]
     assert "contains 3, the value of scorer.metrics[0].best_known" in notes
@@ -113,7 +113,7 @@ def test_a_servers_relative_arguments_are_files_of_the_manifests_folder(
     folder, elsewhere = tmp_path / "mine", tmp_path / "elsewhere"
     elsewhere.mkdir()
     problem(folder, "probe", submission=SCHEMA)
-    (folder / "plant.py").write_bytes(EXAM.read_bytes())
+    (folder / "plant.py").write_bytes(Path(quick(str(EXAM))).read_bytes())
     table = (folder / "problem.toml").read_text(encoding="utf-8").replace(quick(str(EXAM)), "plant.py")
     (folder / "problem.toml").write_text(table, encoding="utf-8")
     monkeypatch.chdir(elsewhere)

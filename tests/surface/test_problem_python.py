@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 from problem_stage import EXAM, SCHEMA, attempts, client, problem, text
-from quick_start import quick
+from quick_start import pursuit, quick
 
 from pursuit import Problem
 from pursuit.errors import AttemptNotFound, InvalidArgument, ValidationFailed
@@ -64,20 +64,10 @@ def test_a_wrong_field_is_told_with_all_others() -> None:
     }
 
 
-@pytest.mark.parametrize("era", ["legacy", "auto"])
-async def test_the_command_serves_with_a_name_and_without_sources(tmp_path: Path, era: str) -> None:
-    words = [
-        "problem",
-        "serve",
-        "pangram",
-        "--server-name",
-        "words",
-        "--no-citation",
-        "--state",
-        str(tmp_path / "a.db"),
-    ]
-    parameters = StdioServerParameters(command=sys.executable, args=["-m", "pursuit", *words])
-    async with Client(stdio_client(parameters), mode=era) as agent:
+async def test_the_command_serves_with_a_name_and_without_sources(tmp_path: Path) -> None:
+    more = ["--server-name", "words", "--no-citation", "--state", str(tmp_path / "a.db")]
+    command, *words = [*pursuit(), "problem", "serve", "pangram", *more]
+    async with Client(stdio_client(StdioServerParameters(command=command, args=words))) as agent:
         assert agent.server_info is not None and agent.server_info.name == "words"
         brief = text(await agent.call_tool("design_brief", {}))
         assert brief.startswith("# Pangram\n") and "Sources" not in brief and "Eckler" not in brief
