@@ -296,6 +296,8 @@ def test_in_place_the_agent_works_in_the_users_own_files(tmp_path: Path) -> None
     assert done["status"] == "completed" and ended(place)["protected"] == ["tests/check.py"]
     assert "return 2" in (place.repository / "lib.py").read_text(encoding="utf-8")
     assert "value()" in place.git("show", f"{done['workspace']['branch']}:tests/check.py")
+    place.ask("workspace", "drop", "last")
+    assert (place.repository / "lib.py").exists() and place.git("log", "-1", "--format=%s", "main") == "First"
 
 
 def test_a_headless_command_gets_the_prompt_and_its_json_lines_are_counted(tmp_path: Path) -> None:

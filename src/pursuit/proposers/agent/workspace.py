@@ -226,14 +226,25 @@ class AgentWorkspace:
         commit = await self._commit(tree, snapshot.commit, f"Pursuit {self.mission_id}: protected files put back")
         return TreeSnapshot(commit=commit, tree=tree)
 
-    async def open_checks(self, *, again: bool = True) -> Path:
-        """A temporary worktree of the current result; without `again` the existing one, in which a check still runs."""
+    async def commit(self, name: str) -> TreeSnapshot:
+        """A commit of the user's repository. Raises `WorkspaceFailed` if it has none of this name."""
+        try:
+            said = await self._git("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}", by="user")
+        except WorkspaceFailed:
+            raise WorkspaceFailed(f"{self.top} has no commit {name!r}") from None
+        commit = said.decode().strip()
+        tree = (await self._git("rev-parse", f"{commit}^{{tree}}")).decode().strip()
+        return TreeSnapshot(commit=commit, tree=tree)
+
+    async def open_checks(self, *, again: bool = True, of: TreeSnapshot | None = None) -> Path:
+        """A temporary worktree of the current result, or of `of`; without `again` the existing one, if a check runs."""
         place = self.folder / "check"
         if not again and await anyio.to_thread.run_sync(place.is_dir):
             return place
-        snapshot = self.last
-        if snapshot is None or self.settings.in_place:
+        snapshot = of or self.last
+        if of is None and (snapshot is None or self.settings.in_place):
             snapshot = await self.snapshot("for the checks")
+        assert snapshot is not None  # noqa: S101 - made above
         await self.close_checks()
         words = ("worktree", "add", "--quiet", "--force", "--force", "--detach", str(place))  # git may have died
         await self._git(*words, (await self.counted(snapshot)).commit)
@@ -478,9 +489,10 @@ class AgentWorkspace:
 
     async def _remove_agent_tree(self) -> None:
         """Removes one of our worktrees; `prune` would also forget the user's worktrees on an unmounted disk."""
-        await _removed(self.tree)
+        ours = self.folder / "tree"  # never `tree`, which is the user's own where the agent works in place
+        await _removed(ours)
         with suppress(WorkspaceFailed):  # an earlier release made it a worktree of the user's repository
-            await self._git("worktree", "remove", "--force", "--force", str(self.tree), by="user")
+            await self._git("worktree", "remove", "--force", "--force", str(ours), by="user")
 
     def _link(self, place: Path) -> None:
         for name in self.settings.link:
