@@ -73,6 +73,13 @@ def test_the_docs_import_public_names() -> None:
         assert name in listed("pursuit"), name
 
 
+def test_each_port_has_a_short_example() -> None:
+    page = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8").partition("## Testing")[0]
+    examples = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(examples) == 4
+    assert max(len([line for line in one.splitlines() if line.strip()]) for one in examples) <= 30
+
+
 @pytest.mark.soak
 def test_public_names_have_known_types(tmp_path: Path) -> None:
     """As `pyright --verifytypes` sees an installed package, but for the repositories that coding agents repair.

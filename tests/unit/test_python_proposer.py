@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -224,6 +225,50 @@ def test_memory_that_cannot_be_stored_is_a_fault(tmp_path: Path, memory: dict[st
 
     assert ran(tmp_path, forgetful).verdict_reason == "proposer_failed"
     assert all(one.startswith("memory:") for one in faults) and faults
+
+
+async def test_memory_survives_a_wait_a_new_process_and_a_change_deep_inside(tmp_path: Path) -> None:
+    def counting(view: View) -> Any:
+        asked = view.memory.setdefault("asked", {"times": []})["times"]
+        asked.append(view.iteration)
+        return pursuit.wait(0.01) if len(asked) % 2 else pursuit.call("evaluate", width=9)
+
+    runtime: Any = {"state": tmp_path / "ledger.db", "config": Configuration(), "tools": [evaluate]}
+    mission = wanted(counting, budget=Budget(max_iterations=2), tool_allowlist=["python.*"])
+    async with Runtime(**runtime) as first:
+        handle = await first.start(mission)
+        await handle.iterate(1)
+        assert (await first.runner.state(handle.mission_id)).remembered == {"asked": {"times": [0, 0]}}
+    async with Runtime(**runtime) as second:
+        handle = second.mission(handle.mission_id, proposer=counting)
+        await handle.run()
+        assert (await second.runner.state(handle.mission_id)).remembered == {"asked": {"times": [0, 0, 1, 1]}}
+        assert (await second.runner.verify()).ok
+
+
+def test_a_program_that_exits_in_its_function_is_a_failure(tmp_path: Path) -> None:
+    report = ran(tmp_path, lambda view: sys.exit(3))
+    assert (report.verdict_reason, "SystemExit: 3" in str(report.data["reason_text"])) == ("proposer_failed", True)
+
+
+def test_a_view_is_bounded(tmp_path: Path) -> None:
+    seen: list[tuple[int, int, int]] = []
+
+    def wordy(width: float) -> dict[str, Any]:
+        """Says much."""
+        return {"text": "y" * 40_000, "metrics": {"mass": 9 + width}}
+
+    def looking(view: View) -> Any:
+        results = [str(call.result) for one in view.history for call in one.calls or ()]
+        seen.append((len(view.history), len(view.trials(99)), max(map(len, results), default=0)))
+        assert all("yyy" in one for one in results)
+        return pursuit.call("wordy", width=view.iteration)
+
+    mission = wanted(looking, budget=Budget(max_iterations=23), stagnation_threshold=99)
+    pursuit.run(mission, tools=[wordy], state=tmp_path / "ledger.db")
+    history, trials, longest = seen[-1]
+    assert (len(seen), history, trials) == (23, 20, 20)
+    assert longest < 10_000
 
 
 FILE = """

@@ -7,6 +7,7 @@ call costs two commits.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -33,7 +34,7 @@ from pursuit.engine.context import Run
 from pursuit.engine.execute import execute, run_script, running_tasks, warn
 from pursuit.engine.verify import answers_for
 from pursuit.errors import Fault
-from pursuit.proposers.contract import AnswerCall, Blocked, Done, Failed, Turn, Waiting
+from pursuit.proposers.contract import AnswerCall, Blocked, Done, Failed, Proposed, Turn, Waiting
 from pursuit.upstream.host import UpstreamTools
 
 MAX_MEMORY = 64 * 1024
@@ -113,6 +114,8 @@ async def propose(run: Run) -> bool:
     reasons: list[str] = []
     for _ in range(1 + REPAIRS):
         answer = await run.proposer.propose(run.state, reasons)
+        if not isinstance(answer, Failed | Blocked) and (reasons := _refused(run, answer)):
+            continue
         match answer:
             case Waiting():
                 await _begin_wait(run, answer)
@@ -127,32 +130,39 @@ async def propose(run: Run) -> bool:
                 reasons = [answer.reason]
                 if answer.final:
                     break
-            case Turn() | Proposal():
-                reasons = []
-                if isinstance(answer, Proposal) and answer is not run.checked:
-                    reasons = list(map(str, faults_in(run.state, run.tools, answer)))
-                reasons = reasons or _remember(run)
-                if not reasons:
-                    run.journal.stage(_begun(run, answer) if isinstance(answer, Turn) else _proposed(run, answer))
-                    return True
+            case Turn():
+                run.journal.stage(_begun(run, answer))
+                return True
+            case Proposal():
+                run.journal.stage(_proposed(run, answer))
+                return True
     kind = run.state.mission.proposer.kind
     failed = IterationProposed(at=run.clock.now(), iteration=run.state.iteration_count, proposer=kind, failed=reasons)
     run.journal.stage(failed)
     return True
 
 
+def _refused(run: Run, answer: Proposed) -> list[str]:
+    """The faults of a proposal, or of the memory that is stored in its commit."""
+    faults: Sequence[Fault] = ()
+    if isinstance(answer, Proposal) and answer is not run.checked:
+        faults = faults_in(run.state, run.tools, answer)
+    return list(map(str, faults)) or _remember(run)
+
+
 def _remember(run: Run) -> list[str]:
-    """Stores the proposer's memory in the commit of its proposal; returns faults if it cannot be stored."""
-    data = run.proposer.memory
+    """Stages the proposer's memory; returns faults if it cannot be stored."""
+    if not run.proposer.memory and not run.state.remembered:
+        return []
+    try:
+        body = json.dumps(dict(run.proposer.memory), allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        return [f"memory: must be JSON ({error})"]
+    if len(body) > MAX_MEMORY:
+        return [f"memory: has {len(body)} bytes; the limit is {MAX_MEMORY}"]
+    data = json.loads(body)  # the proposer may change what it holds
     if data == run.state.remembered:
         return []
-    data = dict(data)
-    try:
-        size = len(msgspec.json.encode(data))
-    except (TypeError, msgspec.MsgspecError, RecursionError) as error:
-        return [f"memory: must be JSON ({error})"]
-    if size > MAX_MEMORY:
-        return [f"memory: has {size} bytes; the limit is {MAX_MEMORY}"]
     kind = run.state.mission.proposer.kind
     run.journal.stage(ProposerRemembered(at=run.clock.now(), kind=kind, data=data))
     return []

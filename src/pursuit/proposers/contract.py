@@ -129,7 +129,7 @@ class Proposer(ABC):
     keeps_result: ClassVar[bool] = False
     """True if `completed` publishes a result."""
     memory: Mapping[str, Any] = MappingProxyType({})
-    """JSON values, at most 64 KiB, that are stored with the proposal, and are `state.remembered` from then on."""
+    """JSON values, at most 64 KiB, that are stored with each answer, and are `state.remembered` from then on."""
 
     @abstractmethod
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:

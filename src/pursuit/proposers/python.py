@@ -13,6 +13,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -143,14 +144,14 @@ class FunctionProposer(Proposer):
 
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
         """Calls the function; an exception, a timeout and an answer of another type are failures."""
-        self.memory = memory = dict(state.remembered)
+        self.memory = memory = deepcopy(state.remembered)
         view = View(state, reasons, memory)
         limit = self._settings.proposer_seconds
         answer: object = None
         with anyio.move_on_after(limit) as late:
             try:
                 answer = await self._ask(view)
-            except Exception as error:  # noqa: BLE001 - the operator's own function may raise anything
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the operator's own function may raise anything
                 trace = hide_keys("".join(traceback.format_exception(error)))
                 _log.error("the proposer %s failed:\n%s", self._settings.callable, trace[-MAX_TRACE:])
                 said = " ".join(traceback.format_exception_only(error)[-1].split())

@@ -21,7 +21,7 @@ class View:
         self.faults: Sequence[str] = tuple(faults)
         """Why the previous proposal for this iteration was refused; empty for the first."""
         self.memory = memory
-        """JSON values that are stored with the proposal, at most 64 KiB."""
+        """JSON values that are stored with the answer, at most 64 KiB."""
 
     @property
     def directive(self) -> str:
@@ -58,7 +58,7 @@ class View:
         return dict(self._state.metrics)
 
     def trials(self, count: int = 20) -> list[Call]:
-        """The newest calls with metrics, the newest last."""
+        """The newest calls with metrics in the last 20 iterations, the newest last."""
         made = [
             _shown(one, call)
             for one in self._state.recent
@@ -76,7 +76,7 @@ def _shown(iteration: IterationRecord, call: CallRecord) -> Call:
         args=call.args,
         purpose=call.purpose,
         outcome=call.outcome,
-        result=call.result,
+        result=call.preview if call.result is None else call.result,
         error=call.error,
         metrics=dict(iteration.measured.get(call.call_id, {})),
     )
