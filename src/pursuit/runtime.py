@@ -51,13 +51,13 @@ from pursuit.proposers.model.provider import Providers
 from pursuit.reports.report import Report
 from pursuit.sandbox.pool import SandboxLimits
 from pursuit.sandbox.sandbox import Sandbox
-from pursuit.service import Started
 from pursuit.service.approvals import Approvals
 from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.service.command_tools import CommandUpstream
 from pursuit.service.limits import ClientLimits
 from pursuit.service.queries import HistoryPage, MissionPage, VerdictAgain
 from pursuit.service.runner import Begin, Runner
+from pursuit.service.service import Started
 from pursuit.service.tasks import Tasks, mission_of
 from pursuit.service.toolbox import Toolbox
 from pursuit.service.tracking import open_tracking

@@ -25,7 +25,7 @@ from pursuit.core.events import (
 )
 from pursuit.errors import SessionPaused
 from pursuit.ledger.contract import Ledger
-from pursuit.service import Service
+from pursuit.service.service import Service
 
 Hook = Callable[[], Awaitable[Any]]
 

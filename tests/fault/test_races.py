@@ -29,7 +29,7 @@ from pursuit.core.events import (
 )
 from pursuit.engine.driver import RunOrder
 from pursuit.errors import Conflict
-from pursuit.service import Service
+from pursuit.service.service import Service
 
 ROUNDS = 100 if os.environ.get("PURSUIT_SOAK") else 3
 HALF_A_SECOND = 0.5

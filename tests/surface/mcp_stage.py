@@ -19,7 +19,7 @@ from pursuit.config.configuration import Configuration
 from pursuit.server.missions.prompts import Prompts
 from pursuit.server.missions.resources import Resources, ResourceSettings
 from pursuit.server.missions.subscriptions import Subscriptions, SubscriptionSettings
-from pursuit.service import Service
+from pursuit.service.service import Service
 
 LEGACY, MODERN = "legacy", "2026-07-28"
 ERAS = [LEGACY, MODERN]

@@ -126,6 +126,8 @@ async def serving(folder: Path) -> AsyncIterator[Wire]:
         await wire.send(json.dumps(INITIALIZE).encode())
         assert "result" in await wire.receive()
         await wire.send(message(method="notifications/initialized"))
+        await wire.send(call("mission_list", {}))  # opens the runtime, while a later request can be answered first
+        assert "result" in await wire.receive()
         yield wire
         await process.stdin.aclose()
         assert await process.wait() == 0

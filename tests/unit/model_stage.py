@@ -24,7 +24,7 @@ from pursuit.core.events import (
 from pursuit.core.state import MissionState
 from pursuit.proposers.language import Patience, Retries
 from pursuit.proposers.model.provider import Providers
-from pursuit.service import Service
+from pursuit.service.service import Service
 
 OPENAI, ANTHROPIC = "openai:gpt-4o-mini", "anthropic:claude-haiku-4-5"
 RESPONSES = "openai-responses:gpt-5-mini"

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from pursuit.config.configuration import Configuration
     from pursuit.config.trust import TrustedFolder
     from pursuit.runtime import Runtime
-    from pursuit.service import Service
+    from pursuit.server.tokens import Tokens
+    from pursuit.service.service import Service
 
 T = TypeVar("T")
 
@@ -168,6 +169,16 @@ class Context:
             self.require_trust(of_credentials(path))
         else:
             self._trust_new(of_credentials(path))
+
+    @property
+    def tokens(self) -> Tokens:
+        """The tokens beside the ledger; agents may not see them."""
+        from pursuit.server.tokens import Tokens
+
+        self.refuse_agents(always=True)
+        tokens = Tokens.beside(self.ledger_path)
+        self.trust_credentials(tokens.path)
+        return tokens
 
     def _trust_new(self, workspace: TrustedFolder) -> None:
         """Trusts what this command is about to create; repeats all of it, because `record` drops missing files."""

@@ -20,7 +20,6 @@ from pursuit.cli.client_file import ClientFile, Edit, is_shared, plan, read_file
 from pursuit.cli.console import CommandAnswer, Fact, Note, Part, clean
 from pursuit.cli.context import Context, command
 from pursuit.cli.serve import DEFAULT_HOST, DEFAULT_PORT
-from pursuit.cli.tokens import tokens_of
 from pursuit.config.configuration import JSON_NAME
 from pursuit.config.files import STATE_VARIABLE
 from pursuit.core.base_model import nearest
@@ -186,7 +185,7 @@ def install(
     with_token = entry is not None and http and not dry_run
     if with_token:
         # Planned again with the token: the errors above must not show it, and an unwritable file must not create it.
-        secret = known.http_entry(port, tokens_of(context).local()[0])
+        secret = known.http_entry(port, context.tokens.local()[0])
         action, text = plan(target, Edit(within=known.servers_key, name=name, entry=secret))
     new_folder = not target.path.parent.exists()
     # Other users may be able to read the file with the token, also if an older release wrote it.

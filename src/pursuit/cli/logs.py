@@ -18,7 +18,7 @@ from pursuit.core.events import AnyEvent
 from pursuit.core.report import exit_code_of, iso, output_tail
 from pursuit.core.state import MissionState
 from pursuit.reports.wording import compact, figure, local_iso, span, waits
-from pursuit.service import Service
+from pursuit.service.service import Service
 
 MAX_TEXT = 400
 """Characters of an answer, an error or a rationale on its line; `--json` does not truncate them."""

@@ -26,7 +26,6 @@ from pursuit.cli.options import MissionId, ModeOption, mission_ids, read_input
 from pursuit.cli.progress import progress
 from pursuit.cli.queries import follow
 from pursuit.cli.reports import write_reports
-from pursuit.cli.show_problems import ended_attempt
 from pursuit.cli.tools import require_same
 from pursuit.config.files import live_folder, parse_json, too_deep
 from pursuit.config.mission_file import MissionFile, load_mission_file
@@ -41,7 +40,7 @@ from pursuit.engine.driver import RunOrder
 from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable, PursuitError, ValidationFailed
 from pursuit.policy.rules import parse_mode
 from pursuit.reports.wording import compact
-from pursuit.runtime import Runtime, first_proposal
+from pursuit.runtime import OWN_FILES, Runtime, first_proposal
 from pursuit.service.approvals import Approvals
 
 CONCURRENT_MISSIONS = 8
@@ -399,7 +398,11 @@ class Drive:
     async def _finish(self, runtime: Runtime, mission_id: str, more: dict[str, Any]) -> int:
         status = await runtime.runner.status(mission_id)
         files = await self._files(runtime, status)
-        attempt = await ended_attempt(runtime, status)
+        state, attempt = await runtime.runner.state(mission_id), None
+        if state.file is not None and Path(state.file).parent.name == OWN_FILES:
+            from pursuit.cli.show_problems import ended_attempt
+
+            attempt = await ended_attempt(runtime, status)
         found = {} if attempt is None else {"attempt": attempt.as_dict()}
         parts: list[Part] = [show.mission(self.context, status)]
         if attempt is not None:
@@ -407,7 +410,7 @@ class Drive:
         if files:
             parts.append(Fact("report", files["html"]))
         ended = attempt is None and status.status == "terminated"
-        way = show.way_on_from(self.context, mission_id, await runtime.runner.state(mission_id)) if ended else None
+        way = show.way_on_from(self.context, mission_id, state) if ended else None
         step = self.next_step(status) if attempt is None else attempt.next_step(self.context)
         parts.append(Hint("; ".join(filter(None, (way, step)))))
         data = {**status.as_json(), **more, **found, **({"report_files": files} if files else {})}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import msgspec
@@ -26,12 +26,13 @@ from pursuit.core.report import iso
 from pursuit.core.state import MissionState
 from pursuit.engine.context import Phase
 from pursuit.errors import InvalidArgument, UpstreamUnavailable
-from pursuit.proposers.agent.known_agents import find_agents, known_commands
 from pursuit.runtime import Runtime, examine_installation
-from pursuit.service import Service
 from pursuit.service.conversations import ConversationText
-from pursuit.service.doctor import Finding
 from pursuit.service.queries import SHOWN_STATUSES, MissionPage
+from pursuit.service.service import Service
+
+if TYPE_CHECKING:
+    from pursuit.service.doctor import Finding
 
 app = typer.Typer()
 
@@ -211,6 +212,8 @@ def doctor(context: Context) -> CommandAnswer:
 @command(app, reads=True)
 def agents(context: Context) -> CommandAnswer:
     """List the coding agents on this machine, their capabilities, and the line for a mission file."""
+    from pursuit.proposers.agent.known_agents import find_agents, known_commands
+
     with context.screen.busy("asking the agents"):
         found = conduct(find_agents)
     parts: list[Part] = []

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,15 +19,11 @@ import typer
 from pursuit.cli.console import CommandAnswer, Fact, Hint, Note, Part, TableRows, facts_of, line
 from pursuit.cli.context import Context, Interrupted, NoLedger, command, conduct, group
 from pursuit.cli.options import LogFormatOption, LogLevelOption, ModeOption, mission_ids
-from pursuit.cli.tokens import tokens_of
-from pursuit.config.files import SESSIONS_FILE
-from pursuit.engine.context import SystemClock
 from pursuit.errors import Fault, InvalidArgument, ValidationFailed, advice
-from pursuit.reports.wording import moment
-from pursuit.service.schedules import schedule_rows
 
 if TYPE_CHECKING:
     from pursuit.page import Sessions
+    from pursuit.runtime import Runtime
     from pursuit.server.bind import HttpBinding
 
 DEFAULT_HOST = "127.0.0.1"
@@ -88,14 +85,11 @@ def serve(
     log_format: LogFormatOption = None,
     mode: ModeOption = None,
 ) -> None:
-    import gc
+    with loading():
+        from pursuit.server import logs
+        from pursuit.server.serve import serve as serving
+        from pursuit.server.serve import serve_missions
 
-    gc.disable()  # these imports create about 150,000 permanent objects; there is no garbage to collect
-    from pursuit.server import logs
-    from pursuit.server.serve import serve as serving
-
-    gc.freeze()
-    gc.enable()
     logs.configure(log_level, log_format or ("text" if sys.stderr.isatty() else "json"))
     faults = transport_faults(context, http=http, socket=socket)
     gateway_only = [("--tool-search", tool_search), ("--plain-names", plain_names)]
@@ -135,12 +129,32 @@ def serve(
         sessions = sessions_of(context)
         page = partial(open_page, sessions=sessions)
 
+    def open_runtime() -> Runtime:
+        with loading():
+            return trusted.runtime(mode, only=mission_id)
+
     async def work() -> None:
-        runtime = trusted.runtime(mode, only=mission_id)
+        if door is None and not gateway and mission_id is None and not trusted.configuration.commands:
+            await serve_missions(open_runtime)
+            return
+        runtime = open_runtime()
         listening = print_address(context, door, sessions)
         await serving(runtime, door, gateway=options, page=page, listening=listening)
 
     serve_until_stopped(work, hang_up=not reloads)
+
+
+@contextmanager
+def loading() -> Generator[None]:
+    """Within it, imports create up to 150,000 permanent objects, and there is no garbage to collect."""
+    import gc
+
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def serve_until_stopped(work: Callable[[], Awaitable[None]], *, hang_up: bool = True) -> None:
@@ -182,7 +196,7 @@ def http_door(
     """Returns the binding for HTTP clients; creates a token if none exists, but never for other machines."""
     from pursuit.server.bind import HttpBinding, check_bind, resolve
 
-    tokens, oauth = tokens_of(context), None
+    tokens, oauth = context.tokens, None
     if socket is not None:
         return HttpBinding(unix_socket=socket, operators=tokens)
     if (config := context.configuration.serve.oauth) is not None:
@@ -230,7 +244,7 @@ def print_address(
             facts = {
                 "token": door.new_token,
                 "header": f"Authorization: Bearer {door.new_token}",
-                "kept in": tokens_of(context).local_file,
+                "kept in": context.tokens.local_file,
                 "for a client": context.command("install", "CLIENT", "--http"),
             }
         if link and sys.stdout.isatty():
@@ -243,9 +257,10 @@ def print_address(
 
 
 def sessions_of(context: Context) -> Sessions:
+    from pursuit.config.files import SESSIONS_FILE
     from pursuit.page import Sessions
 
-    tokens = tokens_of(context)
+    tokens = context.tokens
     context.trust_credentials(tokens.path.with_name(SESSIONS_FILE))
     return Sessions.beside(tokens)
 
@@ -271,7 +286,7 @@ def page(
     from pursuit.server.serve import serve_page
 
     context.existing_ledger()
-    tokens, sessions = tokens_of(context), sessions_of(context)
+    tokens, sessions = context.tokens, sessions_of(context)
 
     def show(root: str) -> None:
         link = sessions.link(root)
@@ -298,6 +313,9 @@ def page(
 @command(schedule_app, "list", reads=True)
 def list_schedules(context: Context) -> CommandAnswer:
     """List the schedules: the next time, the last run, and missed or skipped runs."""
+    from pursuit.engine.context import SystemClock
+    from pursuit.service.schedules import schedule_rows
+
     configs, now = context.configuration.schedule, SystemClock.now()
     try:
         rows = context.look(lambda runtime: schedule_rows(configs, runtime.runner.ledger, now))
@@ -321,6 +339,8 @@ def _schedule_parts(rows: Sequence[dict[str, Any]]) -> Iterator[Part]:
 
 
 def _schedule_cells(row: dict[str, Any]) -> list[str]:
+    from pursuit.reports.wording import moment
+
     last = row.get("last_run")
     run = "none" if last is None else f"{last['session_id']} {last['status']}"
     missed = f"{row['missed']} (last {moment(row['last_missed_at'])})" if row.get("missed") else "0"

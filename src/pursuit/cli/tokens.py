@@ -11,7 +11,7 @@ from pursuit.cli.console import CommandAnswer, Fact, Hint, facts_of
 from pursuit.cli.context import Context, WithContext, command
 from pursuit.cli.options import seconds_of
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.server.tokens import RIGHTS, SCOPES, Right, Scope, Tokens, role_of
+from pursuit.server.tokens import RIGHTS, SCOPES, Right, Scope, role_of
 
 _MAX_LIFE = 3650 * 86_400.0
 OperatorOption = Annotated[bool, typer.Option("--operator", help="Operator token: may answer approvals.")]
@@ -81,7 +81,7 @@ def new_token(
             faults.append(Fault(field="--expires", reason="must be positive and at most 3650d"))
     if faults:
         raise ValidationFailed(faults, "no token was created")
-    tokens = tokens_of(context)
+    tokens = context.tokens
     made = tokens.free_name() if name is None else name
     token = tokens.make(made, operator=operator, may=rights, scopes=scopes, seconds=seconds)
     facts = {
@@ -102,7 +102,7 @@ def new_token(
 @command(app, "list", reads=True)
 def list_tokens(context: Context) -> CommandAnswer:
     """List the tokens by name and role; the tokens themselves are not stored."""
-    rows = tokens_of(context).names()
+    rows = context.tokens.names()
     none = Hint(f"there are no tokens; create one with: {context.command('token')}")
     return CommandAnswer({"tokens": rows}, _token_lines(rows) if rows else none)
 
@@ -123,7 +123,7 @@ def revoke(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Token name (`token list`).")],
 ) -> CommandAnswer:
     """Revoke a token; a running server refuses it immediately."""
-    tokens_of(context).revoke(name)
+    context.tokens.revoke(name)
     return CommandAnswer({"revoked": name}, Fact("revoked", name))
 
 
@@ -134,13 +134,6 @@ def rotate(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Token name (`token list`).")],
 ) -> CommandAnswer:
     """Replace a token by a new one, which keeps access to its missions and tasks."""
-    token = tokens_of(context).rotate(name)
+    token = context.tokens.rotate(name)
     facts = {"name": name, "token": token, "header": f"Authorization: Bearer {token}"}
     return CommandAnswer(facts, facts_of(facts), Hint("the token is shown only now; the old token is refused"))
-
-
-def tokens_of(context: Context) -> Tokens:
-    context.refuse_agents(always=True)
-    tokens = Tokens.beside(context.ledger_path)
-    context.trust_credentials(tokens.path)
-    return tokens

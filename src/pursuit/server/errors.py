@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken
@@ -40,8 +40,10 @@ from pursuit.errors import (
     ValidationFailed,
 )
 from pursuit.service.audit import Caller, local_subject, user_name
-from pursuit.service.service import Service
 from pursuit.upstream.tasks import EXTENSION
+
+if TYPE_CHECKING:
+    from pursuit.service.service import Service
 
 LEVELS: tuple[str, ...] = get_args(LoggingLevel)
 """The log levels of MCP, the least severe first."""
@@ -206,6 +208,21 @@ def answerable(ctx: Context, questions: Mapping[str, Question], channels: Collec
         return dict(questions)
     return {key: one for key, one in questions.items() if APPROVAL_ID.match(key) is None}
 
+
+APPS = "io.modelcontextprotocol/ui"
+APP_TYPE = "text/html;profile=mcp-app"
+APP_URI = "ui://pursuit/mission"
+"""The view of a mission in clients with MCP Apps (2026-01-26), which name the extension and the MIME type."""
+
+
+def shows_apps(ctx: Context) -> bool:
+    extensions = as_object(capabilities_of(ctx).get("extensions"))
+    types = as_object(extensions.get(APPS)).get("mimeTypes")
+    return isinstance(types, list) and APP_TYPE in types
+
+
+TASKS: Mapping[str, Any] = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
+"""The capability of a server with tasks of the first generation."""
 
 LISTS = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list"})
 GREETINGS = frozenset({"initialize", "ping", "server/discover", "logging/setLevel"})

@@ -16,14 +16,14 @@ import anyio.to_thread
 from anyio.abc import TaskStatus
 from mcp.server.lowlevel import Server
 
-from pursuit.runtime import Runtime
 from pursuit.server.logs import event
-from pursuit.server.missions.server import mission_server
+from pursuit.server.missions.server import mission_server, opening_server
 from pursuit.server.stdio import serve_stdio
 
 if TYPE_CHECKING:
     from starlette.routing import Route
 
+    from pursuit.runtime import Runtime
     from pursuit.server.bind import HttpBinding
     from pursuit.server.gateway.upstreams import GatewayOptions
 
@@ -46,9 +46,7 @@ async def serve(
     composed = mission_server(runtime) if gateway is None else _reloading(runtime, gateway)
     if door is None:
         async with runtime, composed as server:
-            event(log, logging.INFO, "serving", transport="stdio")
-            await serve_stdio(server)
-            event(log, logging.INFO, "the client has gone")
+            await _over_stdio(server)
         return
     from pursuit.server.access import MISSIONS, UPSTREAM  # noqa: PLC0415
     from pursuit.server.http import serve_http  # noqa: PLC0415
@@ -62,6 +60,18 @@ async def serve(
             own = [] if door.operators is None else approval_routes(runtime.runner, door.operators, door.oauth)
             routes = [*own, *more]
             await serve_http(server, door, listener, routes=routes, rules=rules, listening=listening)
+
+
+async def serve_missions(open_runtime: Callable[[], Runtime]) -> None:
+    """Serves missions over stdio; a runtime without commands, for all missions, opens when it is needed."""
+    async with opening_server(open_runtime) as server:
+        await _over_stdio(server)
+
+
+async def _over_stdio(server: Server[Any]) -> None:
+    event(log, logging.INFO, "serving", transport="stdio")
+    await serve_stdio(server)
+    event(log, logging.INFO, "the client has gone")
 
 
 async def serve_page(

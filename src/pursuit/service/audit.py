@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
@@ -30,10 +30,12 @@ from pursuit.core.audit import (
 from pursuit.core.events import Identity
 from pursuit.core.mission import Mission, Proposal
 from pursuit.core.report import iso
-from pursuit.engine.context import Clock
 from pursuit.errors import PursuitError
 from pursuit.ledger.contract import ANY, Draft, Ledger, StoredEvent, StreamRow, every_stream
 from pursuit.ledger.tombstones import own_audit
+
+if TYPE_CHECKING:
+    from pursuit.engine.context import Clock
 
 # The caller of an operation, and the surface that it came through.
 

@@ -33,6 +33,7 @@ from pursuit.server.audited_reads import audited_reads
 from pursuit.server.errors import (
     FIRST_VERSIONS,
     LEVELS,
+    TASKS,
     Context,
     as_object,
     capabilities_of,
@@ -439,7 +440,7 @@ def initialize_result(params: Mapping[str, Any], found: Found) -> dict[str, Any]
     }
     # The tasks are those of the gateway; versions before 2025-11-25 have none.
     if asked not in HANDSHAKE_PROTOCOL_VERSIONS or asked in FIRST_VERSIONS:
-        result["capabilities"]["tasks"] = protocol.CAPABILITY
+        result["capabilities"]["tasks"] = TASKS
     return _with_instructions(result, found)
 
 

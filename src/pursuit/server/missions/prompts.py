@@ -31,7 +31,7 @@ from pursuit.core.truncate import cut_to
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.server.errors import Context, caller_of, mcp_errors, one_page, sendable
 from pursuit.server.missions.resources import TEMPLATES
-from pursuit.service import Service
+from pursuit.service.service import Service
 from pursuit.upstream.fixed_patterns import GAP
 
 _FENCE = "```"

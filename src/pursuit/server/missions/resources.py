@@ -31,11 +31,10 @@ from pursuit.core.report import iso
 from pursuit.core.state import TERMINAL
 from pursuit.errors import InvalidArgument, SessionNotFound
 from pursuit.ledger.contract import FORGOTTEN, StreamRow
-from pursuit.server.errors import Context, caller_of, mcp_errors, one_page, resource_errors
-from pursuit.server.missions.tool_dispatch import APP_TYPE, APP_URI
-from pursuit.service import Service
+from pursuit.server.errors import APP_TYPE, APP_URI, Context, caller_of, mcp_errors, one_page, resource_errors
 from pursuit.service.audit import Caller
 from pursuit.service.queries import ListedMission
+from pursuit.service.service import Service
 from pursuit.upstream.fixed_patterns import MISSION_URI
 
 Part = Literal["status", "report", "events"]

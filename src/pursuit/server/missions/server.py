@@ -1,34 +1,39 @@
-"""Composes the MCP server of missions: tools, resources and prompts on the SDK's low-level server."""
+"""Composes the MCP server of missions on the SDK's low-level server: the listing of tools, and what answers the rest.
+
+`tests/meta/test_tool_listing.py` writes the listing, `tools.json`, from the models. So a server that a client starts
+lists its tools at once, and loads what operates missions when that is needed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
-from typing import Any, cast
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import cache, partial
+from importlib.resources import files
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 import anyio
+from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
-from mcp_types import ServerCapabilities, ServerTasksCapability, SetLevelRequestParams
+from mcp_types import (
+    ListToolsResult,
+    PaginatedRequestParams,
+    ServerCapabilities,
+    ServerTasksCapability,
+    SetLevelRequestParams,
+    Tool,
+)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pursuit import __version__
-from pursuit.runtime import Runtime
-from pursuit.server.audited_reads import audited_reads
-from pursuit.server.errors import caller_of, request_limits
-from pursuit.server.missions.elicitation import Elicitation
-from pursuit.server.missions.mission_tools import MissionTools
-from pursuit.server.missions.prompts import OF_ONE_MISSION, PROMPTS, Prompts
-from pursuit.server.missions.resources import Resources
-from pursuit.server.missions.subscriptions import Subscriptions
-from pursuit.server.missions.task_tools import CommandTools, TaskTools
-from pursuit.server.missions.tool_dispatch import DetachedCall, ToolDispatch
-from pursuit.server.signing import Signer
-from pursuit.server.tasks import protocol
-from pursuit.server.tasks.middleware import TaskMiddleware
-from pursuit.server.tasks.promotion import PromotionSettings
-from pursuit.service.approvals import Approvals
-from pursuit.service.run_loop import background_runs
+from pursuit.server.errors import CLIENT_NOTIFICATIONS, GREETINGS, TASKS, Context, one_page, shows_apps
+from pursuit.upstream.tasks import EXTENSION
+
+if TYPE_CHECKING:
+    from pursuit.runtime import Runtime
+    from pursuit.server.missions.handlers import Handlers
+    from pursuit.server.tasks.promotion import PromotionSettings
 
 NAME = "pursuit"
 _GOAL = "Pursuit works on a goal until its machine-checkable criteria are met, the budget is spent, or it is stuck. "
@@ -53,75 +58,118 @@ INSTRUCTIONS_FOR_ONE = (
 )
 
 
+STARTS_MISSIONS = "mission_start"
+IDLE_SECONDS = 1.0
+"""Seconds after which a server opens its runtime without a request that needs it."""
+AT_ONCE = GREETINGS | CLIENT_NOTIFICATIONS | {"tools/list"}
+"""What is answered without an open runtime; the middleware of missions passes all of it on."""
+
+
 @asynccontextmanager
 async def mission_server(runtime: Runtime, promotion: PromotionSettings | None = None) -> AsyncGenerator[Server[Any]]:
-    """A server over an open runtime; its background runs continue until the block ends.
+    """A server over an open runtime; its background runs continue until the block ends."""
+    from pursuit.server.missions.handlers import open_handlers  # noqa: PLC0415 - see above
 
-    If the runtime serves a single mission, the server offers nothing that starts another or concerns anything else.
-    """
-    service, alone = runtime.runner, runtime.only is not None
-    approvals = Approvals(service)
+    async with open_handlers(runtime, lambda: server.server_info_stamp, promotion) as opened:
 
-    def seal() -> Signer:
-        return Signer.beside(runtime.state_path)
+        async def handlers() -> Handlers:
+            return opened
 
-    async with AsyncExitStack() as stack:
-        runs = await stack.enter_async_context(background_runs(service, runtime.use_servers_of))
-        runtime.runs = runs
-        tasks = await stack.enter_async_context(anyio.create_task_group())
-        stack.callback(tasks.cancel_scope.cancel)
-        if runtime.notifier is not None and not alone:
-            tasks.start_soon(runtime.notifier.watch, service)
-        schedules = None if alone else runtime.schedules(runs.begin)
-        if schedules is not None:
-            tasks.start_soon(schedules.run)
-        subscriptions = Subscriptions(service, tasks)
-        stack.callback(subscriptions.close)
-        commands = CommandTools(runtime, tasks)
-        resources = Resources(service)
-        prompts = Prompts(service, OF_ONE_MISSION if alone else PROMPTS)
-        elicitation = Elicitation(approvals, seal, service.state, service.channels)
-        missions = MissionTools(runtime, runs, approvals, elicitation, commands.levels.warn)
-        offered = [] if alone else commands.tools()
-        dispatch = ToolDispatch(
-            [*missions.tools(), *TaskTools(runtime.tasks, commands.levels).tools(), *offered],
-            lambda ctx, mission_id: service.require_visible(caller_of(ctx), mission_id),
-        )
-        runtime.tasks.resume["mission"] = missions.resume_run
-        await runtime.tasks.maintain()
-        server = _MissionServer(
-            NAME,
-            version=__version__,
-            title="Pursuit",
-            description="Pursues goals with checkable criteria, durably.",
-            instructions=INSTRUCTIONS_FOR_ONE if alone else INSTRUCTIONS,
-            get_tool_input_schema=dispatch.input_schema,
-            on_list_tools=dispatch.list,
-            on_call_tool=cast("Any", dispatch.call),  # the SDK takes a plain dict as a result, too
-            on_list_resources=resources.list,
-            on_list_resource_templates=resources.templates,
-            on_read_resource=resources.read,
-            on_subscribe_resource=subscriptions.subscribe,
-            on_unsubscribe_resource=subscriptions.unsubscribe,
-            on_subscriptions_listen=subscriptions.listen,
-            on_list_prompts=prompts.list,
-            on_get_prompt=prompts.get,
-            on_completion=resources.complete,
-        )
-        server.add_request_handler("logging/setLevel", SetLevelRequestParams, commands.levels.set)
-        middleware = TaskMiddleware(
-            await runtime.tasks.host(),
-            tasks,
-            plan=dispatch.plan,
-            performer=partial(DetachedCall, dispatch, elicitation),
-            seal=seal,
-            info=lambda: server.server_info_stamp,
-            channels=service.channels,
-            settings=promotion,
-        )
-        server.middleware.extend([*request_limits(service), *audited_reads(service.audit, dispatch.only_reads)])
-        server.middleware.append(middleware)
+        server = _served(handlers, alone=runtime.only is not None, commands=opened.commands)
         yield server
+
+
+@asynccontextmanager
+async def opening_server(
+    open_runtime: Callable[[], Runtime], idle_seconds: float = IDLE_SECONDS
+) -> AsyncGenerator[Server[Any]]:
+    """A server that opens its runtime for the first request that needs it, or after `idle_seconds`.
+
+    The runtime serves all missions and has no commands.
+    """
+    wanted, opened, over = anyio.Event(), anyio.Event(), anyio.Event()
+    found: list[Handlers] = []
+
+    async def handlers() -> Handlers:
+        if not found:
+            wanted.set()
+            await opened.wait()
+        return found[0]
+
+    async def open_when_wanted() -> None:
+        with anyio.move_on_after(idle_seconds):
+            await wanted.wait()
+        if over.is_set():
+            return
+        from pursuit.server.missions.handlers import open_handlers  # noqa: PLC0415 - see above
+
+        async with open_runtime() as runtime, open_handlers(runtime, lambda: server.server_info_stamp) as one:
+            found.append(one)
+            opened.set()
+            await over.wait()
+
+    server = _served(handlers)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(open_when_wanted)
+        yield server
+        over.set()
+        wanted.set()
+
+
+@cache
+def shipped_tools() -> list[Tool]:
+    text = files(__package__ or "").joinpath("tools.json").read_bytes()
+    return ListToolsResult.model_validate_json(text, by_name=False).tools
+
+
+def _served(
+    handlers: Callable[[], Awaitable[Handlers]], *, alone: bool = False, commands: Sequence[Tool] = ()
+) -> Server[Any]:
+    tools = [*(one for one in shipped_tools() if not alone or one.name != STARTS_MISSIONS), *commands]
+    schemas = {tool.name: tool.input_schema for tool in tools}
+
+    async def list_tools(ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+        one_page(params)
+        if shows_apps(ctx):
+            return ListToolsResult(tools=tools)
+        return ListToolsResult(tools=[tool.model_copy(update={"meta": None}) for tool in tools])
+
+    def by(name: str) -> Any:
+        find = attrgetter(name)
+
+        async def answered(ctx: Context, params: Any) -> Any:
+            return await find(await handlers())(ctx, params)
+
+        return answered
+
+    async def through(ctx: Context, call_next: CallNext) -> HandlerResult:
+        if ctx.method not in AT_ONCE:
+            for middleware in reversed((await handlers()).middleware):
+                call_next = partial(middleware, call_next=call_next)
+        return await call_next(ctx)
+
+    server = _MissionServer(
+        NAME,
+        version=__version__,
+        title="Pursuit",
+        description="Pursues goals with checkable criteria, durably.",
+        instructions=INSTRUCTIONS_FOR_ONE if alone else INSTRUCTIONS,
+        get_tool_input_schema=schemas.get,
+        on_list_tools=list_tools,
+        on_call_tool=by("dispatch.call"),
+        on_list_resources=by("resources.list"),
+        on_list_resource_templates=by("resources.templates"),
+        on_read_resource=by("resources.read"),
+        on_subscribe_resource=by("subscriptions.subscribe"),
+        on_unsubscribe_resource=by("subscriptions.unsubscribe"),
+        on_subscriptions_listen=by("subscriptions.listen"),
+        on_list_prompts=by("prompts.list"),
+        on_get_prompt=by("prompts.get"),
+        on_completion=by("resources.complete"),
+    )
+    server.add_request_handler("logging/setLevel", SetLevelRequestParams, by("levels.set"))
+    server.middleware.append(through)
+    return server
 
 
 class _MissionServer(Server[Any]):
@@ -134,7 +182,7 @@ class _MissionServer(Server[Any]):
             if fixed is not None:
                 fixed.list_changed = False
         if named.get("protocol_version") in MODERN_PROTOCOL_VERSIONS:
-            declared.extensions = {protocol.EXTENSION: {}}
+            declared.extensions = {EXTENSION: {}}
         else:
-            declared.tasks = ServerTasksCapability.model_validate(protocol.CAPABILITY)
+            declared.tasks = ServerTasksCapability.model_validate(TASKS)
         return declared

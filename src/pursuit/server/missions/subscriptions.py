@@ -29,8 +29,8 @@ from pursuit.errors import Fault, InvalidArgument, LedgerUnavailable, PursuitErr
 from pursuit.ledger.contract import Wakeup
 from pursuit.server.errors import Context, caller_of, connection_of, mcp_errors, resource_errors
 from pursuit.server.missions.resources import find
-from pursuit.service import Service
 from pursuit.service.audit import Caller
+from pursuit.service.service import Service
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Self, cast, get_type_hints
+from typing import Any, Self, get_type_hints
 
 import anyio
 from mcp.shared.exceptions import MCPError
@@ -21,8 +20,6 @@ from mcp_types import (
     INVALID_PARAMS,
     CallToolRequestParams,
     InputRequiredResult,
-    ListToolsResult,
-    PaginatedRequestParams,
     Tool,
     ToolAnnotations,
     ToolExecution,
@@ -32,7 +29,7 @@ from pydantic import ValidationError
 from pursuit.core.base_model import InputModel, faults_of
 from pursuit.core.truncate import cut_text
 from pursuit.errors import Fault, PursuitError, ValidationFailed
-from pursuit.server.errors import Context, as_object, capabilities_of, one_page
+from pursuit.server.errors import APP_URI, Context
 from pursuit.server.missions.elicitation import AskClient, Elicitation
 from pursuit.server.tasks.promotion import DetachedSession, TaskPlan, detached
 from pursuit.tasks.execution import TaskContext
@@ -49,16 +46,6 @@ OBJECT: Schema = {"type": "object"}
 OBJECTS: Schema = {"type": "array", "items": OBJECT}
 MAX_DETAILS = 4_000
 """Maximum characters of a refusal's details in its text."""
-APPS = "io.modelcontextprotocol/ui"
-APP_TYPE = "text/html;profile=mcp-app"
-APP_URI = "ui://pursuit/mission"
-"""The view of a mission in clients with MCP Apps (2026-01-26), which name the extension and the MIME type."""
-
-
-def shows_apps(ctx: Context) -> bool:
-    extensions = as_object(capabilities_of(ctx).get("extensions"))
-    types = as_object(extensions.get(APPS)).get("mimeTypes")
-    return isinstance(types, list) and APP_TYPE in types
 
 
 def array(items: Schema) -> Schema:
@@ -115,17 +102,16 @@ class ServerTool:
             **more,
         )
 
-    def declared(self, *, apps: bool = False) -> Tool:
-        model = self.arguments
+    def declared(self, input_schema: Schema) -> Tool:
         return Tool(
             name=self.name,
             title=self.title,
             description=self.description,
-            input_schema=model if isinstance(model, dict) else _brief_schema(model, self.descriptions, self.in_words),
+            input_schema=input_schema,
             output_schema=_with_refusal(self.result),
             annotations=self.annotations,
             execution=None if self.plan is None else ToolExecution(task_support="optional"),
-            _meta={"ui": {"resourceUri": APP_URI}} if apps and self.app else None,
+            _meta={"ui": {"resourceUri": APP_URI}} if self.app else None,
         )
 
     def parse(self, given: Mapping[str, Any]) -> Any:
@@ -153,24 +139,17 @@ def result(body: Mapping[str, Any], lines: Sequence[str], *, is_error: bool = Fa
 
 
 class ToolDispatch:
-    """Answers `tools/list` and `tools/call`, and plans calls as tasks.
+    """Answers `tools/call`, and plans calls as tasks.
 
     `require` raises `SessionNotFound` if the client of a request may not see a mission.
     """
 
     def __init__(self, tools: Sequence[ServerTool], require: Callable[[Context, str], Awaitable[None]]) -> None:
-        self._tools = {tool.name: tool for tool in tools}
+        self.tools = {tool.name: tool for tool in tools}
         self._require = require
 
-    async def list(self, ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
-        one_page(params)
-        return self._listing_with_apps if shows_apps(ctx) else self._listing
-
-    def input_schema(self, name: str) -> Schema | None:
-        return next((tool.input_schema for tool in self._listing.tools if tool.name == name), None)
-
     def only_reads(self, name: str) -> bool:
-        tool = self._tools.get(name)
+        tool = self.tools.get(name)
         return tool is not None and tool.annotations.read_only_hint is True
 
     async def call(self, ctx: Context, params: CallToolRequestParams) -> Result | InputRequiredResult:
@@ -203,18 +182,10 @@ class ToolDispatch:
         return asked
 
     def _find(self, name: str) -> ServerTool:
-        tool = self._tools.get(name)
+        tool = self.tools.get(name)
         if tool is None:
-            raise MCPError(INVALID_PARAMS, f"Unknown tool: {name[:100]!r}; known: {', '.join(self._tools)}")
+            raise MCPError(INVALID_PARAMS, f"Unknown tool: {name[:100]!r}; known: {', '.join(self.tools)}")
         return tool
-
-    @cached_property
-    def _listing(self) -> ListToolsResult:
-        return ListToolsResult(tools=[tool.declared() for tool in self._tools.values()])
-
-    @cached_property
-    def _listing_with_apps(self) -> ListToolsResult:
-        return ListToolsResult(tools=[tool.declared(apps=True) for tool in self._tools.values()])
 
 
 class DetachedCall:
@@ -268,114 +239,3 @@ def _refusal(error: PursuitError, beside: Mapping[str, Any]) -> Result:
     elif body["details"]:
         lines.append(f"details: {cut_text(json.dumps(body['details'], ensure_ascii=False), MAX_DETAILS)}")
     return result(body, lines, is_error=True)
-
-
-def _brief_schema(model: type[InputModel], descriptions: Mapping[str, str], in_words: Collection[str]) -> Schema:
-    """The schema for `tools/list`: the model's schema, shortened, because clients pass all of it to their model.
-
-    It omits bounds and redundant forms: null, the default, a short form of an object. Variants by `kind` are merged
-    into one object, and the fields `in_words` are described in `_notation`. It contains no `oneOf` or `$ref`, which
-    some model providers reject. A call that matches it but not the model is refused with every fault by name.
-    """
-    exact = model.model_json_schema()
-    definitions = cast("dict[str, Schema]", exact.get("$defs", {}))
-    for definition in definitions.values():
-        if "const" in definition["properties"].get("kind", {}):
-            definition["required"] = ["kind", *definition.get("required", ())]
-            definition["properties"]["kind"].pop("default", None)
-    schema = _Brief(definitions, in_words).schema(exact)
-    for name, shown in schema["properties"].items():
-        text = descriptions.get(name, model.model_fields[name].description)
-        if text is not None:
-            shown["description"] = f"{text} {shown.get('description', '')}".rstrip()
-    return schema
-
-
-@dataclass(frozen=True, slots=True)
-class _Brief:
-    """Shortens schemas; `definitions` are the referenced schemas."""
-
-    definitions: Mapping[str, Schema]
-    in_words: Collection[str]
-
-    def forms(self, node: Schema) -> list[Schema]:
-        """The distinct forms of a value: the objects, if any."""
-        if "$ref" in node:
-            node = self.definitions[node["$ref"].removeprefix("#/$defs/")]
-        given = cast("list[Schema]", node.get("anyOf") or node.get("oneOf") or ())
-        forms = [form for one in given for form in self.forms(one)]
-        if not forms:
-            return [node]
-        objects = [form for form in forms if form.get("type") == "object"]
-        left_out = ({"type": "null"}, {"const": node.get("default")})
-        return objects or [form for form in forms if form not in left_out]
-
-    def schema(self, node: Schema) -> Schema:
-        forms = self.forms(node)
-        if len(forms) > 1:
-            brief = [self.schema(form) for form in forms]
-            return _by_kind(brief) if brief[0].get("type") == "object" else {"anyOf": brief}
-        kept: Schema = {}
-        for key, item in forms[0].items():
-            if key == "properties":
-                kept[key] = {name: self._property(name, inner) for name, inner in item.items()}
-            elif key == "items":
-                kept |= {key: self.schema(item)} if item else {}
-            elif (
-                key in ("const", "enum", "required")
-                or (key == "default" and item)
-                or (key == "type" and "const" not in forms[0])
-            ):
-                kept[key] = item
-        return kept
-
-    def _property(self, name: str, node: Schema) -> Schema:
-        if name not in self.in_words:
-            return self.schema(node)
-        forms = self.forms(node)
-        shown: Schema = {"type": forms[0]["type"], "description": " | ".join(map(self.notation, forms))}
-        return {**shown, "items": {"type": "object"}} if shown["type"] == "array" else shown
-
-    def notation(self, node: Schema) -> str:
-        """A schema in short notation: `{tool, metric, window?: integer=1000, scope?: mission|iteration}`."""
-        forms = self.forms(node)
-        if len(forms) > 1:
-            return "|".join(self.notation(form) for form in forms)
-        form = forms[0]
-        inner = form.get("additionalProperties")
-        match form:
-            case {"const": value}:
-                return str(value)
-            case {"enum": values}:
-                return "|".join(map(str, values))
-            case {"properties": properties}:
-                required = form.get("required", ())
-                fields: list[str] = []
-                for name, one in properties.items():
-                    kind = self.notation(one)
-                    default = "" if not one.get("default") else f"={one['default']}"
-                    fields.append(
-                        f"{name}{'' if name in required else '?'}{'' if kind == 'string' else f': {kind}'}{default}"
-                    )
-                return f"{{{', '.join(fields)}}}"
-            case {"type": "array", "items": items} if items:
-                return f"[{self.notation(items)}]"
-            case {"type": "object"} if isinstance(inner, dict):
-                return f"{{NAME: {self.notation(cast('Schema', inner))}}}"
-            case _:
-                return form["type"]
-
-
-def _by_kind(forms: list[Schema]) -> Schema:
-    """Merges objects of several kinds; the description of `kind` lists the fields that each kind needs."""
-    properties: dict[str, Schema] = {"kind": {"type": "string", "enum": []}}
-    needed: list[list[str]] = []
-    for form in forms:
-        properties["kind"]["enum"].append(form["properties"]["kind"]["const"])
-        needed.append([name for name in form.get("required", ()) if name != "kind"])
-        properties |= {name: inner for name, inner in form["properties"].items() if name not in properties}
-    always = [name for name in needed[0] if all(name in names for names in needed)]
-    own = [", ".join(name for name in names if name not in always) for names in needed]
-    said = [f"{kind} ({names})" if names else kind for kind, names in zip(properties["kind"]["enum"], own, strict=True)]
-    properties["kind"]["description"] = f"Each needs: {', '.join(said)}."
-    return {"type": "object", "properties": properties, "required": ["kind", *always]}

@@ -105,7 +105,6 @@ class PollingLimiter:
 
 
 STATUS = "notifications/tasks/status"
-CAPABILITY: JsonObject = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
 
 
 def v2025_task(state: TaskState, now: float) -> dict[str, Any]:
