@@ -24,14 +24,14 @@ from pursuit.config.files import locate_state
 from pursuit.core.events import CallSettled, RunClaimed
 from pursuit.engine.driver import RunOrder
 from pursuit.errors import InvalidArgument, LedgerUnavailable
-from pursuit.ledger.contract import Draft
+from pursuit.ledger.contract import Draft, every_stream
 from pursuit.ledger.placement import Job, Requirements, Reschedule
 from pursuit.ledger.postgres import PostgresLedger
 from pursuit.ledger.postgres_schema import Link, migrate_up
 from pursuit.ledger.queue import PostgresPlacement
 from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.service.approvals import Approvals
-from pursuit.service.run_loop import background_runs
+from pursuit.service.run_loop import background_runs, drain
 from pursuit.testing import RecordingWorker, check_placement
 
 pytestmark = pytest.mark.usefixtures("own_data")
@@ -422,6 +422,60 @@ async def test_a_job_comes_with_the_commit_that_makes_its_mission_due(
         async with working(here):
             await until(here, name, ended)
         assert (await here.runner.state(name)).status == "completed"
+
+
+async def test_a_job_for_a_mission_that_was_forgotten_or_never_began_goes(new_database: NewDatabase) -> None:
+    address = new_database()
+    async with runtime(address, measure) as here:
+        gone = await start(here, proposer=repeat("measure"))
+        await here.runner.abort(gone)
+        await here.runner.forget(gone)
+        for name in (gone, "mission-0123456789abcdef"):
+            await here.placement.enqueue(name, ANY_QUEUE)
+        async with working(here):
+            while (health := await here.placement.health()).queued or health.running:
+                await anyio.sleep(0.01)
+        assert [row.name async for row in every_stream(here.runner.ledger, kind="mission")] == [gone]
+
+
+async def test_two_workers_of_one_name_do_each_job_once(new_database: NewDatabase) -> None:
+    address = new_database()
+    async with runtime(address, measure) as one, runtime(address, measure) as two, working(one, "same") as first:
+        async with working(two, "same"):
+            given: dict[str, Any] = {"proposer": repeat("measure"), "budget": Budget(max_iterations=3)}
+            names = [await start(one, **given) for _ in range(8)]
+            for name in names:
+                await until(one, name, ended)
+            for name in names:
+                assert len(await events_of(one, name, RunClaimed)) == 1
+                assert [event.outcome for event in await events_of(one, name, CallSettled)] == ["ok"] * 3
+        while not (
+            await one.placement.health()
+        ).live:  # the other one's end took their row; the next word makes it anew
+            await anyio.sleep(0.01)
+        await drain(one.runner, "same")
+        await first.stopping.wait()
+
+
+@pytest.mark.guarantee("old-drivers-are-fenced")
+async def test_a_driver_whose_lease_is_stolen_sends_nothing_more_and_the_mission_goes_on_after_the_thief(
+    new_database: NewDatabase,
+) -> None:
+    address, gate = new_database(), Gate()
+    async with runtime(address, gate.hold) as here, working(here, "one"):
+        name = await start(here, proposer=repeat("hold"), budget=Budget(max_iterations=2))
+        await gate.entered.wait()
+        with psycopg.connect(address, autocommit=True) as thief:
+            thief.execute(
+                "UPDATE pursuit.leases SET epoch = nextval('pursuit.epochs'), process = 'thief', host = 'elsewhere', "
+                "until = clock_timestamp() + interval '1.5 s' WHERE stream = %s",
+                (name,),
+            )
+        gate.release.set()
+        await until(here, name, ended)
+        first, *others = await events_of(here, name, CallSettled)
+        assert (first.outcome, [one.outcome for one in others]) == ("unknown", ["ok"])
+        assert gate.passed == 2, "the call under way, and the one after it"
 
 
 async def test_a_mission_that_no_live_worker_can_drive_says_what_is_missing(new_database: NewDatabase) -> None:

@@ -12,12 +12,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import psycopg
 import pytest
 from cli_stage import SERVERS, Place, Running, marks, until, until_marked
 from postgres_server import TEMPLATE, NewDatabase, own_server
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client
 
 OLDER = Path(__file__).parents[1] / "support" / "older_release.py"
+SIGNALED = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED
 SETTINGS = "lease_seconds = 1.5\nworker_heartbeat = 1\nworker_poll = 0.2\n"
 
 
@@ -193,3 +197,26 @@ def test_on_temporal_a_mission_of_a_killed_worker_goes_on_and_nothing_runs_twice
         cluster.until_ended(mission)
     assert sorted(marks(cluster.record)) == ["a", "b", "c", "d"]
     assert cluster.json("verify")["ok"]
+
+
+def test_on_temporal_an_answer_signals_the_workflow_although_no_worker_runs(cluster: Cluster, temporal: str) -> None:
+    table = f'[placement]\nkind = "temporal"\naddress = "{temporal}"\n'
+    text = (cluster.folder / "pursuit.toml").read_text().replace('"auto"', '"ask"')
+    cluster.write("pursuit.toml", text + table)
+    mission = cluster.start("a")
+    with cluster.worker("one") as first:
+        until(lambda: bool(cluster.json("approvals")["approvals"]))
+        until(lambda: not cluster.json("workers")["running"])
+        first.process.terminate()
+        first.process.wait(30)
+
+    async def signals() -> int:
+        workflow = (await Client.connect(temporal)).get_workflow_handle(f"pursuit-{mission}")
+        return [event.event_type async for event in workflow.fetch_history_events()].count(SIGNALED)
+
+    before = anyio.run(signals)
+    cluster.ask("approve", "--all")
+    assert anyio.run(signals) == before + 1
+    with cluster.worker("two"):
+        cluster.until_ended(mission)
+    assert marks(cluster.record) == ["a"]

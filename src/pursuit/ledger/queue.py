@@ -10,8 +10,8 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -189,15 +189,6 @@ class TakenJobs:
                     break
         del self._running[job.key]
         self.stirred.set()
-
-    @contextmanager
-    def doing(self, key: str) -> Generator[None]:
-        """Adds a job that another placement has handed to this worker."""
-        self._running[key] = ""
-        try:
-            yield
-        finally:
-            del self._running[key]
 
     async def leave(self) -> None:
         """Removes the worker."""

@@ -438,7 +438,10 @@ class Queries:
             return None
         if await self.ledger.is_claimed(mission_id):
             return None
-        return (await self.placement.health()).why_unplaced(requirements_of(state))
+        try:
+            return (await self.placement.health()).why_unplaced(requirements_of(state))
+        except LedgerUnavailable as error:  # the ledger is there, and what places missions is not
+            return error.message
 
     async def has_workers(self, mission_id: str) -> bool:
         if self.placement is None or not is_placeable(state := await self.state(mission_id)):

@@ -40,6 +40,7 @@ from pursuit.errors import (
     Conflict,
     Fault,
     InvalidArgument,
+    LedgerUnavailable,
     NotPaused,
     PolicyDenied,
     SessionNotFound,
@@ -213,7 +214,9 @@ class Service(Queries):
             return False
         if await self.due_in(state) != 0 or await self.ledger.is_claimed(mission_id):
             return False
-        return await self.place(mission_id)
+        with suppress(LedgerUnavailable):  # what happened is stored, and workers look for missions that are due
+            return await self.place(mission_id)
+        return False
 
     async def pause(self, mission_id: str, *, reason: str | None = None, caller: Caller | None = None) -> MissionState:
         """Stops the mission at its current step; it can be resumed."""

@@ -7,15 +7,16 @@ there, too. Invariant: a wakeup is a signal that also starts the workflow, so no
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
 import anyio
 from temporalio import activity
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.common import WorkflowIDReusePolicy
-from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
@@ -34,6 +35,8 @@ from pursuit.temporal.workflow import (
     Wake,
     WorkflowInput,
 )
+
+log = logging.getLogger(__name__)
 
 _COUNTED = 1_000
 """Maximum open workflows that `health` reads one by one: Temporal's own count lags behind."""
@@ -99,7 +102,12 @@ class TemporalPlacement:
     async def run(self, serving: Serving, concurrency: int) -> None:
         """See `Placement.run`."""
         client, taken = await self._client(), TakenJobs(self._workers.link, serving, concurrency, self._settings.lease)
-        drives, about = Drives(serving, taken, self._settings), serving.about()
+        drives, about = Drives(serving, self._settings), serving.about()
+        for one in (await self._workers.health()).live:
+            if (other := {*one.servers} ^ {*about.servers}) and {*one.queues} & {*about.queues}:
+                log.warning(
+                    "workers of a queue need the same servers; %s differs: %s", one.name, ", ".join(sorted(other))
+                )
         names = [*about.queues, *(f"{name}@{about.host}" for name in about.queues), f"{CONTROL}{about.name}"]
         every = timedelta(seconds=self._settings.lease / 3)
         # Two for each queue: the decisions of the last activities are still processed when no more activities are
@@ -129,18 +137,12 @@ class TemporalPlacement:
                     polling.start_soon(one.shutdown)
             with anyio.move_on_after(_DECIDE_SECONDS):
                 for key in drives.done:
-                    await self._closed(key)
+                    with suppress(WorkflowFailureError):
+                        await client.get_workflow_handle(f"pursuit-{key}").result()
             for one in deciding:
                 await one.shutdown()
             tasks.cancel_scope.cancel()
         await taken.leave()
-
-    async def _closed(self, key: str) -> None:
-        while True:
-            now = await (await self._client()).get_workflow_handle(f"pursuit-{key}").describe()
-            if now.status is not WorkflowExecutionStatus.RUNNING:
-                return
-            await anyio.sleep(0.05)
 
     async def health(self) -> Health:
         """See `Placement.health`."""
@@ -168,9 +170,8 @@ def queue_of(needs: Requirements) -> str:
 class Drives:
     """The activities of one worker."""
 
-    def __init__(self, serving: Serving, taken: TakenJobs, settings: TemporalSettings) -> None:
+    def __init__(self, serving: Serving, settings: TemporalSettings) -> None:
         self._serving = serving
-        self._taken = taken
         self._settings = settings
         self.done: deque[str] = deque(maxlen=8)
         """The last missions that were not due any more."""
@@ -179,16 +180,15 @@ class Drives:
     async def drive(self, given: DriveInput) -> DriveResult:
         """Drives a mission as far as possible now, for at most ten minutes."""
         needs = Requirements.of(given.needs)
-        control = needs.queue.startswith(CONTROL)
-        if not control and (self._serving.stopping.is_set() or not self._serving.serves(needs)):
+        # The server counts the activities of each queue alone; a worker has one limit for all of its queues.
+        about = self._serving.about()
+        busy = self._serving.stopping.is_set() or len(about.jobs) >= about.concurrency
+        if not needs.queue.startswith(CONTROL) and (busy or not self._serving.serves(needs)):
             return DriveResult(seconds=_NOT_SERVED, attempts=given.attempts, needs=given.needs)
         leaving = anyio.Event()
         keeping = asyncio.create_task(self._keep(leaving))
         try:
-            with self._taken.doing(given.key):
-                again = await self._serving.work(Job(key=given.key, attempts=given.attempts, leaving=leaving))
-        except Exception as error:
-            raise ApplicationError(str(error), type=type(error).__name__) from error
+            again = await self._serving.work(Job(key=given.key, attempts=given.attempts, leaving=leaving))
         finally:
             keeping.cancel()
         if again is None:
