@@ -7,7 +7,6 @@ import os
 import platform
 import warnings
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import anyio
+from anyio.from_thread import start_blocking_portal
 
 from pursuit.config.commands import COMMANDS_SERVER
 from pursuit.config.configuration import (
@@ -751,8 +751,8 @@ def run(
         asyncio.get_running_loop()
     except RuntimeError:
         return anyio.run(main)
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(anyio.run, main).result()
+    with start_blocking_portal() as portal:  # an interrupt cancels the mission
+        return portal.call(main)
 
 
 async def examine_installation(config: Path | None, state: Path) -> list[Finding]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -62,6 +64,32 @@ def test_a_function_or_an_object_proposes(tmp_path: Path, proposer: Any, iterati
 
 async def test_it_runs_where_a_loop_runs_already(tmp_path: Path) -> None:
     assert ran(tmp_path, thinner).status == "completed"
+
+
+def test_an_interrupt_ends_a_run_in_a_second_thread(tmp_path: Path) -> None:
+    """As in a notebook: its loop handles no signals while a cell runs."""
+    over = threading.Event()
+
+    def hangs(view: View) -> Any:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        over.wait()
+
+    async def cell() -> pursuit.Report:
+        return ran(tmp_path, hangs)
+
+    loop = asyncio.new_event_loop()
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(cell())
+    over.set()
+    loop.close()
+
+    async def goes_on() -> pursuit.Report:
+        async with Runtime(state=tmp_path / "ledger.db", config=Configuration(), tools=[evaluate]) as runtime:
+            (row,) = (await runtime.missions()).missions
+            assert row.status == "interrupted"
+            return await runtime.mission(row.mission_id, proposer=thinner).run()
+
+    assert anyio.run(goes_on).completed
 
 
 def test_a_view_shows_the_mission_and_what_happened(tmp_path: Path) -> None:
