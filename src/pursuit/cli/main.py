@@ -42,6 +42,7 @@ COMMANDS: dict[str, Listed] = {
         trust=("setup", "Trust the servers, commands, checks, judges and models of a folder."),
         install=("install", "Add Pursuit to Claude Desktop, Claude Code, VS Code or Cursor."),
         run=("missions", "Start the mission in a file and run it until it ends or waits."),
+        check=("check", "Check the criteria of a mission file on the files as they are, without a proposer."),
         start=("missions", "Record the mission in a file without running it here, and print its id."),
         iterate=("missions", "Run a few iterations of a mission."),
         resume=("missions", "Continue a mission that is pending, interrupted, paused, failed or ended as no_progress."),

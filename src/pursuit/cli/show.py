@@ -89,7 +89,7 @@ def mission(context: Context, status: Status) -> Iterator[Part]:
     if status.verdict is not None:
         yield Fact("verdict", f"{status.verdict} ({status.verdict_reason})")
     yield Fact("directive", status.directive)
-    yield Forms(map(_criterion, status.criteria), lambda _width: [criteria_table(status.criteria)])
+    yield criteria(status.criteria)
     if text := best_words(status.best_point):
         yield Fact("best", text)
     for gauge in gauges(status.budget):
@@ -108,6 +108,10 @@ def mission(context: Context, status: Status) -> Iterator[Part]:
             yield Fact(label, local_iso(at))
     for warning in status.warnings:
         yield Fact("warning", warning)
+
+
+def criteria(rows: Sequence[CriterionRow]) -> Forms:
+    return Forms(map(_criterion, rows), lambda _width: [criteria_table(rows)])
 
 
 def _criterion(row: CriterionRow) -> Fact:

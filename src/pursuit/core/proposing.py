@@ -35,6 +35,7 @@ BUILT_IN = {
     "model": "pursuit.proposers.model.asking:ModelKind",
     "sampling": "pursuit.proposers.model.asking:SamplingKind",
     "agent": "pursuit.proposers.agent.kind:AgentKind",
+    "tree": "pursuit.proposers.agent.tree:TreeKind",
     "best_of": "pursuit.proposers.best_of:BestOfKind",
     "python": "pursuit.proposers.python:PythonKind",
 }

@@ -233,7 +233,7 @@ class AgentWorkspace:
         except WorkspaceFailed:
             raise WorkspaceFailed(f"{self.top} has no commit {name!r}") from None
         commit = said.decode().strip()
-        tree = (await self._git("rev-parse", f"{commit}^{{tree}}")).decode().strip()
+        tree = (await self._git("rev-parse", f"{commit}^{{tree}}", by="user")).decode().strip()
         return TreeSnapshot(commit=commit, tree=tree)
 
     async def open_checks(self, *, again: bool = True, of: TreeSnapshot | None = None) -> Path:
