@@ -49,6 +49,8 @@ MISSIONS = sized(50, 2)
 STEPS = sized(40, 3)
 WAITING = sized(1_000, 5)
 PLACED = sized(24, 4)
+EACH = sized(8, 2)
+"""Missions for each worker, so that its commits are as large however many workers there are."""
 PLACED_STEPS = sized(100, 3)
 STARTS = sized(20, 2)
 OTHERS = sized(1_000, 5)
@@ -57,6 +59,7 @@ IDLE_SECONDS = sized(20, 1)
 SETTLE_SECONDS = sized(12, 1)
 """A session of PostgreSQL that idles reports what it did before within ten seconds."""
 WORKER, WRITER = "--worker", "--writer"
+WORKERS = (1, 2) if SMOKE else (1, 2, 8)
 WRITERS = (1, 2) if SMOKE else (1, 2, 4, 8)
 SNAPSHOT_SECONDS = sized(60.0, 0.6)
 SLICE_SECONDS = sized(1.0, 0.05)
@@ -206,8 +209,8 @@ def queries_a_second(address: str, seconds: float) -> float:
 class Worker:
     """A worker in a process of its own, which begins when it is told to."""
 
-    def __init__(self, address: str, folder: Path) -> None:
-        words = [sys.executable, __file__, WORKER, address, str(folder)]
+    def __init__(self, address: str, folder: Path, missions: int) -> None:
+        words = [sys.executable, __file__, WORKER, address, str(folder), str(missions)]
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._read()
 
@@ -227,11 +230,11 @@ class Worker:
         self._process.wait()
 
 
-async def work(address: str, folder: Path) -> None:
+async def work(address: str, folder: Path, missions: int) -> None:
     """The process of a worker."""
     async with open_runtime(address, folder) as runtime:
         # A caller leaves one place to others.
-        worker = runtime.worker(version=__version__, concurrency=PLACED + 1, name=f"bench-{os.getpid()}")
+        worker = runtime.worker(version=__version__, concurrency=missions + 1, name=f"bench-{os.getpid()}")
         print("ready", flush=True)
         await anyio.to_thread.run_sync(sys.stdin.readline)
         print("begun", flush=True)
@@ -239,9 +242,9 @@ async def work(address: str, folder: Path) -> None:
 
 
 @contextmanager
-def working(count: int, address: str, folder: Path) -> Generator[None]:
-    """So many workers."""
-    workers = [Worker(address, folder) for _ in range(count)]
+def working(count: int, address: str, folder: Path, missions: int = PLACED) -> Generator[None]:
+    """So many workers, each with so many missions at once."""
+    workers = [Worker(address, folder, missions) for _ in range(count)]
     try:
         for one in workers:
             one.begin()
@@ -277,11 +280,11 @@ async def place(runtime: Runtime, steps: int, caller: Caller | None = None, tool
 async def placed_rate(address: str, folder: Path, workers: int) -> float:
     """Steps a second of missions on workers, from the first claim to the last end."""
     async with open_runtime(address, folder) as runtime:
-        names = [await place(runtime, PLACED_STEPS) for _ in range(PLACED)]
-        with working(workers, address, folder):
+        names = [await place(runtime, PLACED_STEPS) for _ in range(EACH * workers)]
+        with working(workers, address, folder, EACH):
             times = [await times_of(runtime, name) for name in names]
     seconds = max(one["last"] for one in times) - min(one["RunClaimed"] for one in times)
-    return PLACED * PLACED_STEPS / seconds
+    return EACH * workers * PLACED_STEPS / seconds
 
 
 async def beside_others(address: str, folder: Path) -> list[Figure]:
@@ -308,16 +311,7 @@ async def beside_others(address: str, folder: Path) -> list[Figure]:
 
 
 async def on_workers(address: str, folder: Path) -> list[Figure]:
-    """Rates with more workers; how soon a mission begins, one at a time; what an idle worker asks."""
-    counts = (1, 2) if SMOKE else (1, 2, 4)
-    rates: dict[int, list[float]] = {}
-    for _ in range(ROUNDS_TOGETHER):
-        for count in counts:
-            rates.setdefault(count, []).append(await placed_rate(address, folder, count))
-    figures = [
-        Figure(what=f"{PLACED} missions on {count} workers", value=statistics.median(some), unit="steps/s")
-        for count, some in rates.items()
-    ]
+    """How soon a mission begins, one at a time; what an idle worker asks."""
     async with open_runtime(address, folder) as runtime:
         with working(1, address, folder):
             await times_of(runtime, await place(runtime, 1))
@@ -327,7 +321,6 @@ async def on_workers(address: str, folder: Path) -> list[Figure]:
     with working(1, address, folder):
         idle = queries_a_second(address, IDLE_SECONDS)
     return [
-        *figures,
         Figure(what="start to claim at an idle worker, p50", value=queued * 1e3, unit="ms"),
         Figure(what="claim to first step, p50", value=begun * 1e3, unit="ms"),
         Figure(what="an idle worker", value=idle, unit="queries/s", limit=2),
@@ -344,8 +337,8 @@ async def write(address: str) -> None:
     async def append(name: str) -> None:
         heads[name] = (await ledger.append(name, heads[name], [INTENT])).seq
 
-    while await anyio.to_thread.run_sync(sys.stdin.readline):
-        count, over = 0, time.monotonic() + WRITING_SECONDS
+    while seconds := await anyio.to_thread.run_sync(sys.stdin.readline):
+        count, over = 0, time.monotonic() + float(seconds)
         while time.monotonic() < over:
             async with anyio.create_task_group() as batch:
                 for name in streams:
@@ -369,7 +362,7 @@ class Writers:
         """Commits a second of so many of them."""
         some = self._all[:count]
         for one in some:
-            one.stdin.write("go\n")
+            one.stdin.write(f"{WRITING_SECONDS}\n")
             one.stdin.flush()
         return sum(int(one.stdout.readline()) for one in some) / WRITING_SECONDS
 
@@ -390,19 +383,29 @@ def commits_of_writers(address: str, what: str, least: dict[int, float]) -> list
                 rates[count].append(writers.rate(count))
     finally:
         writers.end()
-    figures = [Figure(what=f"{what}, 1 writer", value=statistics.median(rates[1]), unit="commits/s")]
-    for count in WRITERS[1:]:
+    return by_one(what, "writer", "commits/s", rates, least)
+
+
+def by_one(what: str, who: str, unit: str, rates: dict[int, list[float]], least: dict[int, float]) -> list[Figure]:
+    """The rates of more processes by that of one, and that of the most by the best."""
+    one, *others = rates
+    figures = [Figure(what=f"{what}, 1 {who}", value=statistics.median(rates[one]), unit=unit)]
+    for count in others:
         more = {"rule": ">=", "limit": least[count]} if count in least else {}
-        ratio = ratio_of_rounds(rates[count], rates[1])
-        figures.append(Figure(what=f"  {count} writers, by one", value=ratio, unit="x", **more))
-    best = [max(some[number] for some in rates.values()) for number in range(ROUNDS_OF_WRITERS)]
-    most = rates[max(WRITERS)]
-    figures.append(
-        Figure(
-            what="  the most writers, by the best", value=ratio_of_rounds(most, best), unit="x", rule=">=", limit=0.8
-        )
-    )
-    return figures
+        ratio = ratio_of_rounds(rates[count], rates[one])
+        figures.append(Figure(what=f"  {count} {who}s, by one", value=ratio, unit="x", **more))
+    best = [max(some) for some in zip(*rates.values(), strict=True)]
+    ratio = ratio_of_rounds(rates[others[-1]], best)
+    return [*figures, Figure(what=f"  the most {who}s, by the best", value=ratio, unit="x", rule=">=", limit=0.8)]
+
+
+async def steps_of_workers(address: str, folder: Path, what: str, least: dict[int, float]) -> list[Figure]:
+    """Steps a second of missions on more workers; `least` as in `commits_of_writers`."""
+    rates: dict[int, list[float]] = {count: [] for count in WORKERS}
+    for _ in range(ROUNDS_OF_WRITERS):
+        for count in WORKERS:
+            rates[count].append(await placed_rate(address, folder, count))
+    return by_one(what, "worker", "steps/s", rates, least)
 
 
 async def beside_a_snapshot(address: str, control: str) -> list[Figure]:
@@ -471,11 +474,15 @@ def main() -> None:
         figures += anyio.run(on_workers, found.create_database("workers"), folder)
         figures += anyio.run(beside_others, found.create_database("callers"), folder)
         figures += anyio.run(waiting_missions, found.create_database("waiting"), folder)
+        what = f"{EACH} missions for each worker"
+        figures += anyio.run(steps_of_workers, found.create_database("steps"), folder, what, {2: 1.0})
         figures += commits_of_writers(found.create_database("writers"), "commits of 8 events", {2: 1.0})
         figures += anyio.run(beside_a_snapshot, found.create_database("snapshot"), found.create_database("control"))
     if shutil.which("cc"):
-        with server(slow=True) as (found, _):
-            what = "the same, 5 ms added to each flush"
+        with server(slow=True) as (found, folder):
+            what = f"{EACH} missions for each worker, 5 ms added to each flush"
+            figures += anyio.run(steps_of_workers, found.create_database("steps"), folder, what, {8: 3.0})
+            what = "commits of 8 events, 5 ms added to each flush"
             figures += commits_of_writers(found.create_database("writers"), what, {8: 3.0})
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, PostgreSQL from the wheel, each commit on disk")
     finish("Missions on PostgreSQL", figures)
@@ -485,6 +492,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == [WRITER]:
         anyio.run(write, sys.argv[2])
     elif sys.argv[1:2] == [WORKER]:
-        anyio.run(work, sys.argv[2], Path(sys.argv[3]))
+        anyio.run(work, sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]))
     else:
         main()
