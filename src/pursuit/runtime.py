@@ -619,7 +619,7 @@ class Runtime:
         if not configuration.commands:
             return self._servers
         if COMMANDS_SERVER in self._servers:
-            why = f"is what [{COMMANDS_SERVER}] of the configuration are called inside missions; rename this server"
+            why = f"is the name of [{COMMANDS_SERVER}] inside missions; rename this server"
             raise ValidationFailed([Fault(field=f"servers.{COMMANDS_SERVER}", reason=why)])
         return {**self._servers, COMMANDS_SERVER: CommandUpstream(configuration.commands, self.tasks)}
 

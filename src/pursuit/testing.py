@@ -375,7 +375,7 @@ async def check_placement(placement: Placement) -> None:
     worker = RecordingWorker(most=2, answers={"again": Reschedule(0.0)})
     with anyio.fail_after(SECONDS):
         await placement.run(worker, 1)
-    _must(worker.jobs == ["again", "again"], f"a job comes again if the worker says so, and no other: {worker.jobs}")
+    _must(worker.jobs == ["again", "again"], f"only the jobs that the worker reschedules come again: {worker.jobs}")
     await placement.enqueue("later", ours)
     sooner = RecordingWorker(most=1)
     with anyio.fail_after(SECONDS):
@@ -384,8 +384,8 @@ async def check_placement(placement: Placement) -> None:
     other = RecordingWorker("x", queues=("another-queue",), most=1)
     with anyio.fail_after(SECONDS):
         await placement.run(other, 1)
-    _must(other.jobs == ["elsewhere"], f"a job waits for a worker that has what it needs: {other.jobs}")
-    _must((await placement.health()).queued == 0, "a job that is done is no job any more")
+    _must(other.jobs == ["elsewhere"], f"a job waits for a worker that meets its requirements: {other.jobs}")
+    _must((await placement.health()).queued == 0, "a finished job is no longer queued")
 
 
 async def check_task_store(store: TaskStore) -> None:
@@ -402,7 +402,7 @@ async def check_task_store(store: TaskStore) -> None:
     stored = await store.read(first)
     _must([(one.seq, one.type, one.body) for one in stored] == [(1, "A", b"1"), (2, "B", b"2")], "events stay as given")
     _must([one.seq for one in await store.read(first, 1)] == [2], "only later events are read")
-    _must(len(await store.read(first, 0, 1)) == 1, "no more events are read than wanted")
+    _must(len(await store.read(first, 0, 1)) == 1, "a read returns at most the requested events")
     _must(head.seq == 2, "the head is the number of the last event")
     for expected in (0, 1, 3):
         try:
@@ -448,13 +448,13 @@ def check_tool_traits(source: ToolTraits) -> None:
     server = ServerConfig(name="nobody-knows-this-server", command="/nobody/knows/this-command")
     found = source.of(server, tool)
     _must(found == source.of(server, tool), "the same tool has the same traits")
-    _must(found.destructive and not found.repeatable, "an annotation alone makes no tool look safer")
+    _must(found.destructive and not found.repeatable, "an annotation alone must not make a tool look safer")
     _must({"read_only", "idempotent", "parallel_safe", "destructive"} <= found.why.keys(), "each answer has a reason")
     reads = source.of(server.model_copy(update={"tools": {name: ToolOverride(read_only=True)}}), tool)
-    _must(reads.read_only and not reads.destructive, "the operator says that it only reads")
+    _must(reads.read_only and not reads.destructive, "the operator's setting read_only counts")
     destroys = {"trust_annotations": True, "tools": {name: ToolOverride(destructive=True)}}
     writes = source.of(server.model_copy(update=destroys), tool)
-    _must(writes.destructive and not writes.read_only, "the operator says that it may destroy something")
+    _must(writes.destructive and not writes.read_only, "the operator's setting destructive counts")
 
 
 async def check_proposer(settings: Mapping[str, Any], tools: Sequence[Callable[..., Any]]) -> None:
@@ -480,8 +480,8 @@ async def check_proposer(settings: Mapping[str, Any], tools: Sequence[Callable[.
                 status, shown = await handle.status(), (await handle.history(full=True)).iterations
                 proof = await runtime.verify()
             failed = [reason for one in shown if one.strategy is not None for reason in one.strategy.failed]
-            _must(not failed, f"it proposes what can be called: {failed}")
+            _must(not failed, f"it proposes valid calls: {failed}")
             if status.verdict_reason == "proposer_done":
                 break
-            _must(len(shown) == done, f"each time that it is asked it proposes an iteration: {len(shown)} of {done}")
+            _must(len(shown) == done, f"it proposes an iteration each time: {len(shown)} of {done}")
     _must(status.proposer == read.kind and not proof.faults, f"its mission verifies: {proof.faults}")

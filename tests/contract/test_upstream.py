@@ -337,7 +337,7 @@ async def test_a_command_that_is_no_mcp_server_is_told_in_one_sentence() -> None
         with pytest.raises(UpstreamUnavailable) as caught:
             await upstream.tools()
         assert caught.value.message == (
-            "server 'x': it does not speak MCP on standard output (its process exited with 0); its first line there is "
+            "server 'x': its standard output is not MCP (its process exited with 0); its first line there is "
             "'Welcome to the shell'"
         )
 

@@ -71,7 +71,7 @@ def test_a_start_that_the_agent_has_moved_does_not_count_for_another_process(tmp
     place.ask("extend", mission, "--max-iterations", "2", code=None)
     done = place.json("resume", mission, code=None)
     assert (done["status"], done["criteria"][0]["status"]) != ("completed", "met")
-    assert "the start of the workspace is not what it was" in "".join(place.ask("logs", mission))
+    assert "the start of the workspace was changed" in "".join(place.ask("logs", mission))
 
 
 def test_no_filter_of_the_agent_makes_the_branch(tmp_path: Path) -> None:

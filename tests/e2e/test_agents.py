@@ -36,7 +36,7 @@ def test_an_agent_works_in_a_worktree_until_the_checks_pass(tmp_path: Path) -> N
     done = place.json("run", "fix.toml")
     assert (done["status"], done["verdict_reason"], done["iteration_count"]) == ("completed", "criteria_met", 2)
     mission = done["session_id"]
-    assert any("changes that are not committed" in warning for warning in done["warnings"])
+    assert any("uncommitted changes" in warning for warning in done["warnings"])
 
     # The user's own files are as they were; the result is a branch, with protected files as they were.
     assert place.git("status", "--porcelain") == "?? notes.txt"
@@ -60,7 +60,7 @@ def test_an_agent_works_in_a_worktree_until_the_checks_pass(tmp_path: Path) -> N
     assert "Make value() return 2." in place.prompts[0] and "# Criteria" in place.prompts[0]
     assert "value is 3" in place.prompts[1] and "protected files" in place.prompts[1]
     assert "Used so far: max_iterations 1 of 4" in place.prompts[1]
-    assert "Warning: " in place.prompts[1] and "changes that are not committed" in place.prompts[1]
+    assert "Warning: " in place.prompts[1] and "uncommitted changes" in place.prompts[1]
     assert [one["method"] for one in place.heard][:3] == ["initialize", "session/new", "session/prompt"]
 
     # What was not committed is not in the branch, so that it can be merged.

@@ -152,7 +152,7 @@ def test_large_old_results_go_before_words_do(model: str, tmp_path: Path, script
     assert not first.summary
     last = told(endpoint.seen[-1])
     assert "Words 1." in last
-    assert re.search(r"\[\d+ characters, left out since; pursuit__read_result", last)
+    assert re.search(r"\[\d+ characters, omitted now; pursuit__read_result", last)
 
 
 @ALL
@@ -294,7 +294,7 @@ def test_an_image_that_the_provider_cannot_read_is_left_out(model: str, tmp_path
         )
     assert (state.verdict_reason, len(endpoint.seen)) == ("max_iterations", 3)
     assert [len(cut.trimmed) for cut in found[ConversationCompacted]] == [1]
-    assert "[image/png, left out since]" in told(endpoint.seen[2])
+    assert "[image/png, omitted now]" in told(endpoint.seen[2])
 
 
 @ALL

@@ -156,7 +156,7 @@ def test_a_model_that_refuses_to_answer_is_asked_in_the_next_iteration(
         state, found, _rows, _made = pursued(tmp_path, wanted)
     assert (state.verdict_reason, len(endpoint.seen)) == ("criteria_met", 2)
     assert [bool(one.failed) for one in found[IterationProposed]] == [True, False]
-    assert "Your last answer led to nothing" in endpoint.prompts()[1]
+    assert "Your last answer had no effect" in endpoint.prompts()[1]
 
 
 @pytest.mark.parametrize("model", [OPENAI, RESPONSES])
@@ -316,7 +316,7 @@ def test_after_the_last_fallback_the_first_model_is_asked_again(
     assert state.verdict_reason == "criteria_met"
     others = 2 if status == 503 else 1
     assert [one.model for one in found[ModelAsked]] == [OPENAI, OPENAI, *[ANTHROPIC] * others, OPENAI]
-    skipped = [wait.detail for wait in found[WaitBegan] if "skipped, because it refuses" in wait.detail]
+    skipped = [wait.detail for wait in found[WaitBegan] if "skipped after a refusal" in wait.detail]
     assert [ANTHROPIC in detail for detail in skipped] == [True] * (status == 401)
 
 

@@ -351,7 +351,7 @@ async def test_two_operators_answer_a_question_of_the_gateway(tmp_path: Path) ->
     async with serving(tmp_path, two, gateway=True) as served:
         approvals = Approvals(served.runtime.runner)
         refused = await served.call("guest", "wipe")
-        assert "needs the yes of 2 people" in refused["content"][0]["text"]
+        assert "needs the approval of 2 people" in refused["content"][0]["text"]
         (row,) = await approvals.open()
         await approvals.answer(row.approval_id, "mission", caller=ANN)
         with pytest.raises(Conflict, match="another person must approve it"):

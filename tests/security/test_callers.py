@@ -240,7 +240,7 @@ async def test_a_client_that_ends_its_mission_as_completed_is_named_or_refused(t
         assert status["status"] == ("completed" if may else "pending")
         said = {"by": "guest (http, t 1)", "unmet": ["c"]} if may else None
         assert (status.get("completed_by_client"), report.data.get("completed_by_client")) == (said, said)
-        assert ("ended on the word of guest" in (report.reason_text or "")) is may
+        assert ("marked completed by guest" in (report.reason_text or "")) is may
 
 
 @pytest.mark.guarantee("missions-have-owners")

@@ -80,7 +80,7 @@ async def test_a_client_of_a_gateway_answers_the_questions_of_gateways_behind_it
                 async with agent(url, era, guest, asked) as client:
                     for server in logs:
                         refused = str(await client.call_tool(f"{server}.steps", {}))
-                        assert "needs a person's yes" in refused
+                        assert "needs a person's approval" in refused
             # The client brings an answer to a question that it was not asked.
             approval = "approval-" + refused.partition("`pursuit approve approval-")[2][:16]
             call = {"name": "far.steps", "arguments": {}, "_meta": {"pursuit/mayApprove": True}}

@@ -128,7 +128,7 @@ LONG: dict[str, Any] = {
     ("policy", "said"),
     [
         (OperatorPolicy(mode="auto", rules=GLOBS), "is denied by policy: rule 1"),
-        (OperatorPolicy(rules=(Rule(decision="allow", arguments={"path": "*"}),)), "needs a person's yes"),
+        (OperatorPolicy(rules=(Rule(decision="allow", arguments={"path": "*"}),)), "needs a person's approval"),
     ],
     ids=["deny", "allow"],
 )
@@ -174,7 +174,7 @@ async def test_a_host_is_read_once_for_all_rules_and_not_at_all_if_it_is_long(
         assert len(read) == 2 and sum(read) < 100, read
         read.clear()
         for host in ("\ufdfa" * 60_000, "a\u0315\u0300" * 20_000, "a" * 60_000):
-            assert "needs a person's yes" in words(await client.call("echo", {"url": f"http://{host}.example"}))
+            assert "needs a person's approval" in words(await client.call("echo", {"url": f"http://{host}.example"}))
             assert "is denied by policy" in words(await client.call("echo", {"bad": f"http://{host}.example"}))
         assert read == [], "nothing of it was read"
 

@@ -168,8 +168,8 @@ def test_what_is_wrong_with_a_worker_is_said_and_nothing_is_made(place: Place, n
     assert place.json("workers", "--state", address) == {"workers": [], "queued": 0, "running": 0}
     assert "no live worker is called 'x'" in place.ask("workers", "drain", "x", "--state", address, code=2)[1]
     started = place.json("start", "m.toml", "--state", address)
-    assert started["placement"] == "no worker is running; start one with `pursuit worker`"
+    assert started["placement"] == "no worker runs; start one with `pursuit worker`"
     assert place.json("workers", "--state", address)["queued"] == 1
     status = place.ask("status", started["session_id"], "--state", address)[0]
-    assert "no worker is running" in status
+    assert "no worker runs" in status
     assert place.json("resume", started["session_id"], "--state", address, code=3)["status"] == "terminated"

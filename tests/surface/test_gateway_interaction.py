@@ -238,7 +238,7 @@ async def test_each_of_many_clients_has_its_own_connection_up_to_a_limit(tmp_pat
             assert answer["content"] == {"name": f"n{number}"}
         late = await stage.client(LEGACY, ABLE)
         result = await late.call("steps")
-        assert result["isError"] is True and "12 clients have a process of it" in words(result)
+        assert result["isError"] is True and "12 clients already have their own process" in words(result)
         # Who needs no connection of its own is served.
         assert words(await (await stage.client(LEGACY)).call("steps")) == "without"
 
@@ -261,6 +261,6 @@ async def test_a_malformed_question_is_an_error_in_words(
     async with house(tmp_path, upstream(MODERN)) as stage:
         client = await stage.client(LEGACY, ABLE)
         failed = await client.request("tools/call", {"name": "puzzle", "arguments": {"question": question}})
-        assert failed["error"]["message"] == "the server asks something, and its question is malformed"
+        assert failed["error"]["message"] == "the server's question is malformed"
         assert words(await client.call("steps")) == "without"
     assert "Traceback" not in caplog.text

@@ -162,16 +162,16 @@ async def test_an_answer_that_came_after_the_gateway_had_ended_counts_once(answe
         await desk.answer(row.approval_id, answer)
     async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
         client = await stage.client(LEGACY)
-        assert "needs a person's yes" in words(await client.call("echo", {"n": 2})), "that was another call"
+        assert "needs a person's approval" in words(await client.call("echo", {"n": 2})), "that was another call"
         first = await client.call("echo", {"n": 1})
-        assert "needs a person's yes" in words(await client.call("echo", {"n": 1})), "it was for one call"
+        assert "needs a person's approval" in words(await client.call("echo", {"n": 1})), "it was for one call"
     if answer == "denied":
         assert "was denied by" in words(first)
     else:
         assert first["structuredContent"]["arguments"] == {"n": 1}
     async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
         client = await stage.client(LEGACY)
-        assert "needs a person's yes" in words(await client.call("echo", {"n": 1}))
+        assert "needs a person's approval" in words(await client.call("echo", {"n": 1}))
 
 
 @pytest.mark.parametrize("server_era", ERAS)

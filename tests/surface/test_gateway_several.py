@@ -313,7 +313,7 @@ async def test_a_server_that_would_shadow_the_search_is_refused_at_a_reload_too(
         client = await stage.client(LEGACY)
         write(config, "a", "tools")
         await stage.gateway.reload()
-        assert "the configuration was not read again" in caplog.text
+        assert "the configuration was not reloaded" in caplog.text
         called = await client.call("tools.call", {"name": "steps", "arguments": {}})
         assert words(called) == "without", "nothing has changed"
 
@@ -379,4 +379,4 @@ async def test_a_changed_configuration_is_served_and_told(
         write(config, "b")
         await stage.gateway.reload()
         assert words(await client.call("steps")) == "without"
-    assert "the configuration was not read again" in caplog.text
+    assert "the configuration was not reloaded" in caplog.text

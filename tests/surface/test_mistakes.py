@@ -220,7 +220,7 @@ MISTAKES: dict[str, tuple[Act, tuple[str, ...]]] = {
     ),
     "a server that prints something else than MCP": (
         said("run", "m.toml", m=server("python3", "-c", "print('Listening on port 80')")),
-        (r"it does not speak MCP on standard output \(.*\); its first line there is 'Listening on port 80'\n",),
+        (r"its standard output is not MCP \(.*\); its first line there is 'Listening on port 80'\n",),
     ),
     "a cold npx": (cold_npx, (r"within 0\.2 s; \S*npx may still be downloading it: run it once by hand",)),
     "an allowlist that matches nothing": (

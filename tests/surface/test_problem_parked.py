@@ -94,7 +94,7 @@ async def test_a_submission_whose_server_or_client_leaves_before_the_answer_may_
         first = await leg(agent, "submit_final", 666)
         if dies:
             lost = await leg(agent, "submit_final", 666, first)
-            assert lost.is_error and "it is not known whether it took" in text(lost) and '"fate"' in text(lost)
+            assert lost.is_error and "it is not known whether it accepted" in text(lost) and '"fate"' in text(lost)
     (state,) = await attempts(tmp_path)
     assert state.taken is not None
     assert ("went away" if dies else "cut it off") in state.taken.unknown

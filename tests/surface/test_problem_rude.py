@@ -92,11 +92,15 @@ async def test_what_a_server_says_to_refused_submissions_is_paid_for(tmp_path: P
 @pytest.mark.parametrize(
     ("named", "field", "why"),
     [
-        ({"scorer": {"kind": "tool", "tool": "jugde", "metrics": [METRIC]}}, "scorer.tool", "its server has no tool"),
+        (
+            {"scorer": {"kind": "tool", "tool": "jugde", "metrics": [METRIC]}},
+            "scorer.tool",
+            "its server lacks the tool",
+        ),
         (
             {"budget": {"evaluations": 1, "evaluation_tools": ["prob"]}},
             "budget.evaluation_tools[0]",
-            "its server has no tool",
+            "its server lacks the tool",
         ),
         (
             {
@@ -104,7 +108,7 @@ async def test_what_a_server_says_to_refused_submissions_is_paid_for(tmp_path: P
                 "budget": {"evaluations": 1, "evaluation_tools": ["probe"]},
             },
             "budget.evaluation_tools[0]",
-            "agents have no tool 'probe', so it is never counted",
+            "agents lack the tool 'probe', so it is never counted",
         ),
     ],
 )
@@ -114,13 +118,13 @@ async def test_tools_that_the_server_does_not_have_are_told_to_the_operator(
     one = rude(tmp_path, submission=SCHEMA, **named)
     with caplog.at_level(logging.ERROR):
         async with client(one, tmp_path, era) as agent:
-            with pytest.raises(MCPError, match="names tools that its server does not have"):
+            with pytest.raises(MCPError, match="names tools that its server lacks"):
                 await agent.list_tools()
             for tool in ("submit_final",) if "agents" in why else ("probe", "submit_final"):
                 refused = await agent.call_tool(tool, {"x": 3})
-                assert refused.is_error and "jugde" not in text(refused) and "cannot be worked at" in text(refused)
+                assert refused.is_error and "jugde" not in text(refused) and "cannot be used" in text(refused)
         assert await attempts(tmp_path) == []
-    (told,) = [vars(record) for record in caplog.records if "cannot be worked at" in record.getMessage()]
+    (told,) = [vars(record) for record in caplog.records if "cannot be used" in record.getMessage()]
     assert f"{field}: {why}" in str(told).replace("\\", "")
     if era == MODERN:
         shown = Place(tmp_path).run("problem", "show", str(one.manifest.path), code=2)

@@ -43,7 +43,7 @@ async def test_a_server_that_dies_in_its_own_submit_final_may_have_taken_it(
     one = problem(tmp_path, "submit_final", scorer=scorer)
     async with client(one, tmp_path, era) as agent:
         lost = await agent.call_tool("submit_final", {"x": DIES})
-        assert lost.is_error and "it is not known whether it took the submission" in text(lost)
+        assert lost.is_error and "it is not known whether it accepted the submission" in text(lost)
         assert '"fate": "unknown"' in text(lost) and "exam.py" not in text(lost)
         again = await agent.call_tool("submit_final", {"x": 3})
         assert again.is_error and "already_submitted" in text(again) and '"fate": "unknown"' in text(again)

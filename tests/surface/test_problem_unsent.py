@@ -36,7 +36,7 @@ async def test_a_submission_that_needs_a_persons_yes_costs_nothing_before_it(tmp
     async with client(one, tmp_path, era, mode="ask", attempt_id="attempt-1") as agent:  # one that cannot be asked
         for _ in range(3):
             held = await agent.call_tool("submit_final", {"x": 3})
-            assert held.is_error and "needs a person's yes" in text(held)
+            assert held.is_error and "needs a person's approval" in text(held)
     (state,) = await attempts(tmp_path)
     assert (state.calls, state.status) == (0, "open") and not (tmp_path / "log").exists()
     async with agent_at(one, era, mode="ask", attempt_id="attempt-1") as agent:

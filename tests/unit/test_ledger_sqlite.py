@@ -324,7 +324,7 @@ async def test_what_stays_of_a_forgotten_stream_is_checked(written: Path) -> Non
         await ledger.forget("m1")
         assert (await ledger.verify()).ok
     tamper(written, "DELETE FROM tombstones WHERE seq = 3")
-    assert (await verified(written)).faults == ("stream m1: it was forgotten, and what stays of it was changed",)
+    assert (await verified(written)).faults == ("stream m1: it was forgotten, and its tombstones were changed",)
 
 
 async def test_a_file_reached_through_a_link_has_the_same_claims(written: Path, tmp_path: Path) -> None:

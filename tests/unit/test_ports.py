@@ -83,7 +83,7 @@ class Idle(ports.SimpleKind[IdleSettings]):
 
 async def test_a_kind_that_never_proposes_fails_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BUILT_IN, "idle", f"{__name__}:Idle")
-    with pytest.raises(AssertionError, match=r"it proposes what can be called: .*no idea"):
+    with pytest.raises(AssertionError, match=r"it proposes valid calls: .*no idea"):
         await testing.check_proposer({"kind": "idle"}, [count])
 
 

@@ -90,7 +90,7 @@ def test_after_the_other_tool_it_waits_for_the_checkpoint_and_fails_only_then(tm
     assert calls.count([("certify", 3)]) == 1 and calls[-1] == []
     report, calls, failed = ended(tmp_path / "unmet", criteria=[FOUND, event("never")], **given)
     assert (report.verdict_reason, len(calls)) == ("proposer_failed", 23)
-    assert set(failed) == {"world.certify was called, and the mission has not ended"}
+    assert set(failed) == {"world.certify was called, but the mission has not ended"}
 
 
 def test_a_checkpoint_that_nothing_can_bring_is_not_waited_for(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ TEMPLATES = {
         extra=("search", "optuna"),
     ),
     "fix-tests": ExampleTemplate(
-        summary="failing tests are made to pass, with approvals",
+        summary="failing tests are repaired, with approvals",
         names=("pursuit.toml", "mission.toml", "strategy.py", "files.py", "prices.py", "test_prices.py"),
     ),
     "watch-and-repair": ExampleTemplate(

@@ -80,7 +80,7 @@ class Deadline:
         if self._left is not None and anyio.current_time() >= self._began + self._left:
             return "cut off by max_wall_clock_seconds"
         if anyio.current_time() >= self._began + self._longest:
-            return f"no answer within {self._longest:g} s, despite progress"
+            return f"no answer within {self._longest:g} s, although it reported progress"
         return f"no answer within {self.timeout:g} s"
 
     def _when(self) -> float:

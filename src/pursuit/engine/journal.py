@@ -42,7 +42,7 @@ def require_id(mission_id: str) -> None:
     """Rejects a malformed mission id before it reaches storage."""
     if MISSION_ID.fullmatch(mission_id) is None:
         raise InvalidArgument(
-            f"{mission_id!r} is not a mission id, which is `mission-` and 16 hex digits", session_id=mission_id
+            f"{mission_id!r} is not a mission id: write `mission-` and 16 hex digits", session_id=mission_id
         )
 
 

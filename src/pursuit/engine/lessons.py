@@ -60,7 +60,7 @@ async def left_out(ledger: Ledger, mission_id: str, state: MissionState, most: i
     """The warning that the lessons of an identical mission are withheld, because such missions compare models."""
     _others, same = await _similar(ledger, mission_id, state, most)
     names = ", ".join(one.row.name for one in same)
-    return [f"lessons left out: {names} had the same mission, apart from proposer and budget"] if same else []
+    return [f"lessons omitted: {names} had the same mission with another proposer or budget"] if same else []
 
 
 async def _similar(

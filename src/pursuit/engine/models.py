@@ -50,7 +50,7 @@ class _Use:
     cache_read_tokens: int = 0
 
 
-NO_SUMMARY = "The older part of the conversation was left out, and no summary of it was written."
+NO_SUMMARY = "The older part of the conversation was omitted without a summary."
 
 
 def affordable(state: MissionState, request: ModelRequest, terms: Terms | None) -> ModelRequest:

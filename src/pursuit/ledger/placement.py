@@ -94,7 +94,7 @@ class Health:
     def why_unplaced(self, needs: Requirements) -> str | None:
         """Why no live worker can drive a mission with these requirements, or None."""
         if not self.live:
-            return f"no worker is running; start one with `{advice('pursuit worker')}`"
+            return f"no worker runs; start one with `{advice('pursuit worker')}`"
         lacking = [one.lacks(needs) for one in self.live]
         if not all(lacking):
             return None
@@ -105,7 +105,7 @@ class Health:
 def _shown(thing: str) -> str:
     kind, _, name = thing.partition(":")
     words = {
-        "machine": f"to be the machine {name}",
+        "machine": f"the machine {name}",
         "check": f"the check {name}",
         "code": f"{name} among its callables",
     }

@@ -331,7 +331,7 @@ class Link:
                 return await self.ask(query, values)
             except psycopg.DataError as error:
                 why = " ".join(str(error).split())
-                raise InvalidArgument(f"the database does not take a value: {why}") from error
+                raise InvalidArgument(f"the database does not accept a value: {why}") from error
             except psycopg.Error as error:
                 if not is_lost(error) or time.monotonic() > until:
                     raise unavailable(self._address, error) from error
@@ -346,7 +346,7 @@ class Link:
             async with asyncio.timeout(within):
                 connection = await psycopg.AsyncConnection.connect(self._settings, autocommit=True)
         except TimeoutError:
-            raise psycopg.OperationalError(f"the server does not answer within {within:g} s") from None
+            raise psycopg.OperationalError(f"the server did not answer within {within:g} s") from None
         cut = asyncio.get_running_loop().call_later(within, cut_off, connection)
         try:
             row = await (await connection.execute(_SESSION)).fetchone()

@@ -144,7 +144,7 @@ class TakenJobs:
                     async with asyncio.timeout(poll):
                         await self.stirred.wait()
             except psycopg.Error:
-                log.warning("no jobs can be taken; again in %.1f s", wait, exc_info=True)
+                log.warning("cannot take jobs; next try in %.1f s", wait, exc_info=True)
                 await asyncio.sleep(wait)
                 wait = min(2 * wait, _LAST_RETRY)
 

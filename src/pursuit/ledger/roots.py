@@ -139,16 +139,16 @@ def check_roots(connection: SqlConnection) -> Generator[str, None, LedgerRoot]:
             heads += group[1]
             group = next(groups, None)
         if not all(can_be_framed(name, seq, hash_) for name, _, seq, hash_ in heads):
-            yield f"root {row[0]}: an event for which it stands is missing"
+            yield f"root {row[0]}: an event that it covers is missing"
             return LedgerRoot(*row)
         grown = sum(seq - counted.get(stream, 0) for _, stream, seq, _ in heads)
         counted |= {stream: seq for _, stream, seq, _ in heads}
         if not heads or last.next([(name, seq, hash_) for name, _, seq, hash_ in heads], grown) != LedgerRoot(*row):
-            yield f"root {row[0]}: it or the heads of the streams that it stands for were changed"
+            yield f"root {row[0]}: it, or the heads of the streams that it covers, were changed"
             return LedgerRoot(*row)
         last = LedgerRoot(*row)
     if group is not None:
-        yield f"root {last.number + 1}: it is missing, and its heads are there"
+        yield f"root {last.number + 1}: it is missing, but its heads exist"
     return last
 
 
@@ -166,7 +166,7 @@ def check_expected(connection: SqlConnection, expected: str) -> Iterator[str]:
         )
         row = connection.execute(found, (int(match[2]), match[1])).fetchone()
         if row is None or row[0] is None or row[0] != bytes.fromhex(match[3]):
-            yield f"event {match[2]} of stream {match[1]} is missing, or is not what the expected root stands for"
+            yield f"event {match[2]} of stream {match[1]} is missing, or differs from the expected head"
         return
     events, hash_ = parse_root(expected)
     if str(LedgerRoot()) == f"{events}:{hash_}":
@@ -177,4 +177,4 @@ def check_expected(connection: SqlConnection, expected: str) -> Iterator[str]:
     rows = connection.execute(_HEADS_THEN, (events,)).fetchall()
     heads = [(name, Head(seq, then)) for name, seq, then in rows if can_be_framed(name, seq, then)]
     if root(heads) != hash_:
-        yield f"what the ledger held at event {events} is not what the expected root stands for: it was cut or changed"
+        yield f"the ledger up to event {events} does not match the expected root: it was cut or changed"

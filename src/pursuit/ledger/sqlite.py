@@ -239,7 +239,7 @@ def read_cursor(cursor: str) -> tuple[float, int]:
         text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         created_at, identity = msgspec.json.decode(text, type=tuple[float, int])
         if not -LARGEST <= identity <= LARGEST:
-            raise ValueError("this id is not possible")
+            raise ValueError("this id is invalid")
     except (ValueError, binascii.Error, msgspec.DecodeError) as error:
         raise InvalidArgument(
             f"{cursor!r} is not a cursor of this ledger: use `next_cursor` of the previous page, or none to start over",

@@ -86,14 +86,14 @@ def check(connection: SqlConnection, covering: Mapping[str, Sequence[Forgotten]]
         if not events:
             yield f"stream {name}: its events were removed, and no event of the audit says that it was forgotten"
         elif not any((e.seq, e.seq, e.hash) == (count, seq, hash_.hex()) and e.tombstones in digests for e in events):
-            yield f"stream {name}: it was forgotten, and what stays of it was changed"
+            yield f"stream {name}: it was forgotten, and its tombstones were changed"
         elif (kind, created_at, updated_at, summary) not in [(e.kind, e.created_at, e.at, "{}") for e in events]:
             yield f"stream {name}: it was forgotten, and its row in the listing was changed"
     for (identity,) in connection.execute(
         "SELECT DISTINCT stream FROM tombstones WHERE stream NOT IN (SELECT id FROM streams WHERE status = ?)",
         (FORGOTTEN,),
     ):
-        yield f"stream number {identity}: it has tombstones and was not forgotten"
+        yield f"stream number {identity}: it has tombstones, but was not forgotten"
 
 
 def _record(connection: sqlite3.Connection, identity: int, now: float, *, placed: bool = False) -> None:

@@ -57,7 +57,7 @@ async def transfer(source: Path, target: Path, folds: Folds | None = None) -> Ve
             streams = "streams" if address_of(source) is None else "listing"
             copy.finish(rows.execute(f"SELECT {_STREAMS} FROM {streams} ORDER BY id").fetchall())  # noqa: S608
         if await ledger.root() != root:
-            raise Conflict("the ledger has grown while it was copied; stop what uses it, then copy it again")
+            raise Conflict("the ledger grew during the copy; stop the processes that use it, then copy it again")
     finally:
         await ledger.close()
     copied = open_ledger(target)

@@ -579,7 +579,7 @@ def _reason_text(state: MissionState) -> str | None:
     if (forced := client_completion(state)) is not None:
         unmet = f", with these criteria unmet: {', '.join(forced.unmet)}" if forced.unmet else ""
         said = f" ({state.stop.reason})" if state.stop is not None and state.stop.reason else ""
-        return f"ended on the word of {forced.by}{unmet}{said}"
+        return f"marked completed by {forced.by}{unmet}{said}"
     if state.stop is not None and state.stop.reason:
         return state.stop.reason
     if state.failure is not None:

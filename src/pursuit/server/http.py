@@ -144,7 +144,7 @@ class WholeRequests:
         while True:
             message = await receive()
             if message["type"] != "http.request":
-                event(_log, logging.DEBUG, "a client has gone before its request was complete")
+                event(_log, logging.DEBUG, "a client disconnected before its request was complete")
                 return False
             part: bytes = message.get("body", b"")
             body += part
@@ -313,7 +313,7 @@ class _TimedHttp(H11Protocol):
         super().connection_made(transport)
         connection: socket.socket = transport.get_extra_info("socket")
         if connection.family == socket.AF_UNIX and (uid := peer_uid(connection)) != os.getuid():
-            event(_log, logging.WARNING, "a connection was refused", why="it is of another user", uid=uid)
+            event(_log, logging.WARNING, "a connection was refused", why="it belongs to another user", uid=uid)
             transport.abort()
             return
         self._watch()

@@ -74,7 +74,7 @@ def _impossible_count(mission: Mission, criterion: AnyCriterion) -> str | None:
                 return f"min_count = {criterion.min_count} cannot be reached: budget.{cap} is {most}"
     count = criterion.expect.count if isinstance(criterion, Check) else None
     if count is not None and (count.op, count.target) == ("<", 0):
-        return "expect.count wants fewer than 0 matches, which no result has"
+        return "expect.count can never hold: it wants fewer than 0 matches"
     return None
 
 

@@ -325,7 +325,7 @@ class McpClient:
 
     def _why_unusable(self, failure: str) -> str:
         if (line := self._tail.stray) is not None:
-            return f"it does not speak MCP on standard output ({failure}); its first line there is {line[:200]!r}"
+            return f"its standard output is not MCP ({failure}); its first line there is {line[:200]!r}"
         if self.config.fetches and failure == too_slow(self.config.timeouts.connect):
             command = self.config.command
             return f"{failure}; {command} may still be downloading it: run it once by hand, or raise timeouts.connect"

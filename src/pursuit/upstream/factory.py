@@ -108,7 +108,7 @@ class InProcessUpstream(McpUpstream):
                 versions = list(MODERN_PROTOCOL_VERSIONS)
                 return {"supportedVersions": versions, "capabilities": {"tools": {}}, **_COMPLETE, **_UNCACHED}
             case "initialize":
-                raise MCPError(UNSUPPORTED_PROTOCOL_VERSION, "this server is of the modern era")
+                raise MCPError(UNSUPPORTED_PROTOCOL_VERSION, "this server uses the modern protocol")
             case "tools/list":
                 return {"tools": [dict(tool.definition) for tool in await self._listed()], **_COMPLETE, **_UNCACHED}
             case "tools/call":

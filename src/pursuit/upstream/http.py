@@ -476,7 +476,7 @@ class StreamableHttpTransport(Transport):
         raise HttpRefused(_status_reason(response), response.status_code)
 
     def _session_lost(self) -> SessionGone:
-        self._close_reason = "it has forgotten our session"
+        self._close_reason = "it no longer knows our session"
         self._session = None
         self._closed.set()
         return SessionGone()

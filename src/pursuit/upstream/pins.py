@@ -83,7 +83,7 @@ class Pins:
             harmless = [tool for tool in other if self._needs_no_grant(config, pinned, tool)]
             notices = [
                 f"{printable(tool.qualified)}: its definition {'changed' if tool.name in pinned else 'was added'};"
-                " it only reads, before and after, so this is a notice"
+                " it only reads, before and after, so it needs no approval"
                 for tool in harmless
             ]
             changed = [tool for tool in other if tool not in harmless]
@@ -168,7 +168,7 @@ class Pins:
             await store_pin(self._ledger, event)
             await self._refresh()
         except LedgerUnavailable as error:
-            _log.warning("the definitions of the tools of %s are not pinned: %s", event.server, error.message)
+            _log.warning("cannot pin the definitions of the tools of %s: %s", event.server, error.message)
             self._state.apply(event)
 
     async def _refresh(self) -> None:

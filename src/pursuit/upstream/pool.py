@@ -111,7 +111,7 @@ class Pool:
         if hasattr(thing, "tools") and hasattr(thing, "call") and hasattr(thing, "aclose"):
             upstream = cast("Upstream", thing)
             if upstream.name != name:
-                reason = f"this upstream calls itself {upstream.name!r}"
+                reason = f"the name of this upstream is {upstream.name!r}"
                 raise ValidationFailed([Fault(field=f"servers.{name}", reason=reason)])
             return upstream
         # The SDK takes a second to import, and functions do not need it.

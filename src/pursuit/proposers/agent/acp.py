@@ -334,7 +334,7 @@ class Agent(SubreapedProcess):
     async def _decline(self, message: Table) -> None:
         """Refuses a request that does not fit our capabilities; ignores notifications."""
         if "method" in message and "id" in message:
-            error = {"code": METHOD_NOT_FOUND, "message": f"{message['method']} is not offered by this client"}
+            error = {"code": METHOD_NOT_FOUND, "message": f"{message['method']} is not supported by this client"}
             await self._tell({"jsonrpc": "2.0", "id": message["id"], "error": error})
 
     async def _reply(self, message: Table, result: Table) -> None:
@@ -354,7 +354,7 @@ class Agent(SubreapedProcess):
                 return cast("dict[str, Any]", found)
             self._stray += bool(line.strip())  # other programs often print there
             if self._stray > MAX_STRAY:
-                raise AgentGone("it writes lines that are no messages of the Agent Client Protocol")
+                raise AgentGone("it writes lines that are not messages of the Agent Client Protocol")
 
 
 def _answers(message: Table, request: int) -> bool:

@@ -200,7 +200,7 @@ def not_isolated(settings: AgentsTable) -> str:
     """Why agents run without isolation here although it is configured; empty if they are isolated."""
     if not settings.isolation:
         return "nothing limits the agent: the configuration turns isolation off"
-    return "" if sys.platform == "linux" else "nothing limits the agent: agents are isolated on Linux alone"
+    return "" if sys.platform == "linux" else "nothing limits the agent: agents are isolated only on Linux"
 
 
 def must_isolate(settings: AgentsTable) -> str:

@@ -248,8 +248,8 @@ class AgentWork(Proposer):
 
     def notes(self) -> Mapping[str, str]:
         refused = () if self.network is None else self.network.refused
-        told = [f"the agent was refused {one}, which its network does not list" for one in refused]
-        told += [f"the agent gave no sign of life in {self._silent} turns in a row"] if self._silent > 1 else []
+        told = [f"the agent requested {one}, which its network does not allow" for one in refused]
+        told += [f"the agent did not respond in {self._silent} turns in a row"] if self._silent > 1 else []
         return {**self.workspace.notes, self.isolated(): ISOLATION, **dict.fromkeys(told, "network")}
 
     async def aclose(self, *, at_once: bool = False) -> None:
@@ -281,7 +281,7 @@ class AgentWork(Proposer):
         traits = Traits()
         if reads or (inside and question.kind in READS | WRITES):
             only_reads = question.kind in READS
-            why = "the agent says that it only reads" if only_reads else "it only writes inside the workspace"
+            why = "the agent declares that it only reads" if only_reads else "it only writes inside the workspace"
             traits = Traits(read_only=True, destructive=False, why={"read_only": why})
         description = question.title or question.kind
         return Tool(
@@ -320,14 +320,14 @@ class AgentWork(Proposer):
                     else:
                         await agent.prompt(self._session, prompt, updates, answer=held, sign=sign)
                 except AgentGone as error:
-                    ended = ("unknown", f"the agent is gone: {error}")
+                    ended = ("unknown", f"the agent has ended: {error}")
                 except AgentRefused as error:
                     updates.signs.append(("error", error.error))
                     ended = ("failed", f"the agent ended its turn with an error: {error}")
             if idle.cancelled_caught:
                 silence = f"{self._settings.turn_idle_seconds:g} s (turn_idle_seconds)"
                 updates.silent = not updates.updates
-                ended = ("unknown", f"the agent gave no sign of life for {silence}")
+                ended = ("unknown", f"the agent did not respond for {silence}")
         return ended
 
     async def _headless(
@@ -345,7 +345,7 @@ class AgentWork(Proposer):
         await self.aclose(at_once=True)
         self._cost = 0.0  # each process counts its own use
         if code is None or code > KILLED:
-            return "unknown", f"the agent is gone: {why}"
+            return "unknown", f"the agent has ended: {why}"
         return ("ok", None) if code == 0 else ("failed", f"the agent failed: {why}")
 
     async def _started(self) -> Agent:
@@ -569,7 +569,7 @@ def _cannot_be_kept(state: MissionState, settings: AgentProposer) -> str | None:
         return None
     lift = " and ".join(advice("pursuit extend {} {} -1", "ID", f"--{name.replace('_', '-')}") for name in caps)
     return (
-        f"the agent does not report what its turns use, so {' and '.join(caps)} cannot be kept; lift the cap with "
+        f"the agent does not report what its turns use, so {' and '.join(caps)} cannot be enforced; lift the cap with "
         f"`{lift}`, or start again with allow_unknown_cost = true under [proposer]"
     )
 
@@ -594,12 +594,14 @@ def _last_turn(state: MissionState) -> list[str]:
     rows: list[str] = []
     said: dict[str, Any] = cast("dict[str, Any]", turn.result or {}).get("structuredContent") or {}
     if turn.outcome == "unknown":
-        kept = "Its changes were rolled back." if said.get("rolled_back") else "The files are as it left them."
+        kept = "Its changes were rolled back." if said.get("rolled_back") else "Its changes were kept."
         rows.append(f"Your last turn was cut off ({(turn.error or '')[:MAX_ERROR]}). {kept}")
     elif turn.error is not None:
         rows.append(f"Your last turn failed: {turn.error[:MAX_ERROR]}")
     if turn.change is not None and turn.change.protected:
-        rows.append(f"You changed protected files, and that does not count: {', '.join(turn.change.protected[:20])}.")
+        rows.append(
+            f"You changed protected files; these changes do not count: {', '.join(turn.change.protected[:20])}."
+        )
     if _unchanged(turn):
         rows.append("Your last turn changed no file.")
     return rows

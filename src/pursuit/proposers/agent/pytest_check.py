@@ -32,7 +32,7 @@ def main() -> int:
     allowed = words.pop(0).removeprefix(SKIPPED) if words and words[0].startswith(SKIPPED) else "0"
     if not allowed.isdecimal() or shutil.which(words[0] if words else "pytest") is None:
         sys.exit(
-            f"{SKIPPED}N takes a number" if not allowed.isdecimal() else f"{(words or ['pytest'])[0]} was not found"
+            f"{SKIPPED}N needs a number" if not allowed.isdecimal() else f"{(words or ['pytest'])[0]} was not found"
         )
     most = int(allowed)
     with tempfile.TemporaryDirectory(prefix="pursuit-") as folder:

@@ -29,7 +29,7 @@ class AgentProposer(ProposerSettings):
     LEARNS: ClassVar[bool] = True
     CLIENTS: ClassVar[str | None] = NOT_FOR_CLIENTS
     RESERVED: ClassVar[tuple[str, ...]] = (SERVER,)
-    CHILDREN: ClassVar[str | None] = 'a child is an agent only where proposer.kind = "best_of" names it'
+    CHILDREN: ClassVar[str | None] = 'a child can be an agent only if proposer.kind = "best_of" names it'
 
     kind: Literal["agent"] = "agent"
     name: Name | None = None

@@ -119,13 +119,13 @@ class ToolServer:
                     return {"result": _failed(f"there is no tool {params.get('name')!r}")}
                 return {"result": await self._called(tool, dict(as_object(params.get("arguments"))))}
             case _:
-                return {"error": {"code": NO_METHOD, "message": f"{method} is not offered"}}
+                return {"error": {"code": NO_METHOD, "message": f"{method} is not supported"}}
 
     async def _called(self, tool: Tool, arguments: dict[str, Any]) -> Table:
         """Makes the call within the current turn, which may cancel it."""
         turn, done, found = self._turn, anyio.Event(), list[Table]()
         if turn is None:
-            return _failed("no turn is running now")
+            return _failed("no turn runs now")
 
         async def make() -> None:
             try:

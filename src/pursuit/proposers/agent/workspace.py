@@ -147,7 +147,7 @@ class AgentWorkspace:
         rows = await self._git("ls-tree", "-r", "-z", self.start.tree)
         # Objects can be forged, so the tree is computed again from git's listing.
         if {await self._tree_of(rows, "--index-info"), self.known_start or self.start.tree} != {self.start.tree}:
-            raise WorkspaceFailed("the start of the workspace is not what it was")
+            raise WorkspaceFailed("the start of the workspace was changed")
         self._kept = await self._protected_tree()
         self._submodules = _submodules_in(rows)
         if self.settings.in_place:
@@ -250,7 +250,7 @@ class AgentWorkspace:
         await self._git(*words, (await self.counted(snapshot)).commit)
         if (found := await self._protected_tree(place)) != self._kept:
             names = (await self._names_between(self._kept, found))[:MAX_NAMES]
-            raise WorkspaceFailed(f"nothing was checked, since protected files differ: {', '.join(names)}")
+            raise WorkspaceFailed(f"nothing was checked, because protected files differ: {', '.join(names)}")
         self._link(place)
         return place
 
@@ -273,7 +273,7 @@ class AgentWorkspace:
         known = await self._git("for-each-ref", "--format=%(refname)", f"refs/heads/{self.branch}", by="user")
         if again or not known.strip():
             if await self._filters_now() != self._filters:
-                raise WorkspaceFailed(f"filters or attributes of git in {self.top} are not those of the start")
+                raise WorkspaceFailed(f"filters or attributes of git in {self.top} have changed since the start")
             base = (await self._git("rev-parse", f"{self.start.commit}^")).decode().strip()
             tree = await self._filtered_tree(base)
             commit = await self._commit(tree, base, message, by="user")
@@ -306,7 +306,7 @@ class AgentWorkspace:
         try:
             await self._git("apply", "--whitespace=nowarn", "-", given=diff)
         except WorkspaceFailed as error:
-            why = f"the result does not fit your files as they are now, and nothing was changed: {error}"
+            why = f"the result does not fit your current files; nothing was changed: {error}"
             raise InvalidArgument(why, session_id=self.mission_id) from None
         return await self._names_between(self.start.tree, await self.result())
 
@@ -329,7 +329,7 @@ class AgentWorkspace:
         try:
             head = (await self._git("rev-parse", "--verify", "HEAD^{commit}", by="user")).decode().strip()
         except WorkspaceFailed:
-            raise WorkspaceFailed(f"{self.top} has no commit yet; make the first one, then run again") from None
+            raise WorkspaceFailed(f"{self.top} needs a first commit; make one, then run again") from None
         promised = b""
         with suppress(WorkspaceFailed):  # not set
             promised = await self._git("config", "--get-regexp", r"^remote\..*\.promisor$", by="user")
@@ -343,7 +343,7 @@ class AgentWorkspace:
         tree = await self._write_tree(self.top)
         words = ("status", "--porcelain", "--", ".", *_left_out(self._own_names()))
         if await self._git(*words, by="user"):
-            text = f"{self.top} has changes that are not committed; the workspace starts from them"
+            text = f"{self.top} has uncommitted changes; the workspace includes them"
             self.notes[text] = "uncommitted"
         await self._git("update-ref", self.ref("start"), head, by="user")
         commit = await self._commit(tree, head, f"Pursuit {self.mission_id}: the start")

@@ -71,7 +71,7 @@ MAX_RATIONALE = 8_192
 
 _DO_NOTHING = OfferedTool(
     name=NOTHING,
-    description="Make no call in this iteration; it is evaluated all the same.",
+    description="Make no call in this iteration; it is evaluated anyway.",
     schema={"type": "object", "properties": {"why": {"type": "string"}}, "required": ["why"]},
 )
 _RUN_SCRIPT = OfferedTool(
@@ -237,7 +237,7 @@ class AskModel(ModelAsker):
         if not place:
             return Blocked(str(error), error.lost)
         following, pause = self._following(state, place, None)
-        refusal = f"skipped, because it refuses: {error}"
+        refusal = f"skipped after a refusal: {error}"
         return Waiting("model", refusal, until=pause, fallback=following, lost=error.lost)
 
     def _shown(self, tool: OfferedTool) -> OfferedTool:
@@ -267,7 +267,7 @@ class AskModel(ModelAsker):
     def _empty(self, state: MissionState, answer: ModelAnswer, said: str) -> list[str]:
         """Why an answer without calls is unusable; text is an answer if it ends a turn with calls."""
         if answer.cut:
-            return ["the answer was too long and was cut off before it called a tool"]
+            return ["the answer was cut off at its maximum length before it called a tool"]
         if state.open is not None and said:
             return []
         return [f"the answer calls no tool, and text has no effect; call tools, or call {NOTHING}"]

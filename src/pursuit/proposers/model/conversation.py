@@ -178,7 +178,7 @@ def standing(state: MissionState, say: Callable[[str], str] = str, *, printed: i
     rows = [f"Iteration {state.iteration_count + 1} begins."]
     last = state.last
     if last is not None and last.failed:
-        rows.append("Your last answer led to nothing: " + "; ".join(last.failed))
+        rows.append("Your last answer had no effect: " + "; ".join(last.failed))
     if state.last_ended is not None:
         for one in state.mission.criteria:
             rows.append(f"- {say(_standing(state, one))}")
@@ -333,14 +333,14 @@ def excerpt(text: str, most: int, *, call_id: str, read: str) -> str:
         return text
     head, tail = most * 3 // 5, most * 2 // 5
     left = len(text) - head - tail
-    how = f'{left} characters are left out here; {read} with call_id "{call_id}" and offset {head} reads on'
+    how = f'{left} characters are left out here; {read} with call_id "{call_id}" and offset {head} continues'
     return f"{text[:head]}\n[… {how} …]\n{text[-tail:]}"
 
 
 def page(text: str, offset: int, most: int) -> str:
     part = text[offset : offset + most]
     after = len(text) - offset - len(part)
-    return f"{part}\n[… {after} characters follow; go on with offset {offset + len(part)} …]" if after > 0 else part
+    return f"{part}\n[… {after} characters follow; continue with offset {offset + len(part)} …]" if after > 0 else part
 
 
 def short_id(call_id: str) -> str:
@@ -487,8 +487,8 @@ class Transcript:
         number = short_id(record.call_id)
         if record.call_id in state.conversation.trimmed:
             read = f'{self._read} with call_id "{number}" shows it'
-            left = [f"[{len(text)} characters, left out since; {read}]"] if text else []
-            left += [f"[{one.type}, left out since]" for one in media]
+            left = [f"[{len(text)} characters, omitted now; {read}]"] if text else []
+            left += [f"[{one.type}, omitted now]" for one in media]
             return ToolMessage(wanted, call.name, "\n".join(left), failed=record.outcome != "ok")
         shown = excerpt(text, most, call_id=number, read=self._read)
         if not shown.strip() and not media:

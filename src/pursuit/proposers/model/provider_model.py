@@ -306,7 +306,7 @@ def _another_called(request: ModelRequest, provider: str) -> bool:
 def _charged(lost: int) -> str:
     if not lost:
         return ""
-    return f"; requests that were sent and not answered: {lost}, and whether the provider charges for them is not known"
+    return f"; {lost} requests were not answered; the provider may charge for them"
 
 
 _REFUSALS: Mapping[int, Refusal] = {401: "key", 403: "key", 400: "content", 422: "content"}

@@ -195,7 +195,7 @@ class Search(Proposer):
         """Waits for the checkpoint; the last iteration of a budget is always a checkpoint."""
         if state.budget["max_iterations"] == -1:
             if isinstance(self._cadence, OnEvent):
-                reason = f"{self._search.then} was called, and no event {self._cadence.event_name} made a checkpoint"
+                reason = f"{self._search.then} was called, but no event {self._cadence.event_name} made a checkpoint"
                 return Failed(reason, final=True)
             if isinstance(self._cadence, EverySeconds):
                 await anyio.sleep(min(self._cadence.t, IDLE))
@@ -255,7 +255,7 @@ class Search(Proposer):
 
     def _nothing(self) -> str:
         if not self._trials.answered:
-            return f"{self._search.tool_name} answered none of them"
+            return f"{self._search.tool_name} returned a result for none of them"
         names = " and ".join(sorted(self._untold) or self._aim.metrics)
         return f"none of them reported {names}, so none is the best"
 
@@ -265,11 +265,11 @@ class Search(Proposer):
 
     def _called(self, tool: str) -> str:
         why = self._trials.why
-        return f"{tool} was called, and the mission has not ended" if why is None else f"{tool} was called and {why}"
+        return f"{tool} was called, but the mission has not ended" if why is None else f"{tool} was called, but {why}"
 
     def _more(self, study: Study, room: int | None) -> list[dict[str, Any]] | Failed:
         if self._trials.spent is not None:
-            return Failed(f"{self._search.tool_name} answers no more calls: {self._trials.spent}", final=True)
+            return Failed(f"{self._search.tool_name} accepts no more calls: {self._trials.spent}", final=True)
         if self._confirming:
             return self._plan(study, min(self._search.batch, self._wanted.times if self._wanted else 1))
         if self._again is not None:  # the winner runs once more, even if `trials` or the space is used up
@@ -395,9 +395,9 @@ class Search(Proposer):
         first = self._trials.made + 1
         kind = "" if self._study is None else f" ({self._study.kind}, seed {self._search.seed})"
         if self._confirming:
-            return f"trial {first}: once more the arguments that met a threshold, to confirm it{kind}"
+            return f"trial {first}: repeats the arguments that met a threshold, to confirm it{kind}"
         if self._again is not None:
-            return f"trial {first}: once more the arguments that met every threshold{kind}"
+            return f"trial {first}: repeats the arguments that met every threshold{kind}"
         ignored = self._ignored() if self._trials.answered else ""
         which = f"trial {first}" if count == 1 else f"trials {first} to {first + count - 1}"
         return f"{which}{kind}{ignored}"

@@ -169,8 +169,8 @@ class Authorizer:
                 return replace(call, question=asking)
             question = await ask()
         if question is not None and not question.answered:
-            people = "a person's yes" if question.require == 1 else f"the yes of {question.require} people"
-            so_far = f"; {len(question.said)} of {question.require} said yes" if question.said else ""
+            people = "a person's approval" if question.require == 1 else f"the approval of {question.require} people"
+            so_far = f"; {len(question.said)} of {question.require} approved" if question.said else ""
             how = (
                 f"{name} needs {people} ({reason}{so_far}). The operator can give it with "
                 f"{how_to_approve(question.approval_id)}, or with a rule in the configuration; then call again."
@@ -240,7 +240,7 @@ class Authorizer:
         try:
             call_id = await self.journal.intended(tool.qualified, call.arguments, by=who)
         except LedgerUnavailable as error:
-            reason = f"not sent: what may write must be recorded first, and {error.message}"
+            reason = f"not sent: a call that may write must be recorded first, but {error.message}"
             raise CallFailed(reason, sent=False) from None
         outcome: GatewayOutcome = "unknown"
         why: str | None = None
@@ -256,7 +256,7 @@ class Authorizer:
             outcome, why = (error.outcome if isinstance(error, CallFailed) else "failed"), str(error)
             raise
         except anyio.get_cancelled_exc_class():
-            outcome, why = "cancelled", "while it was under way"
+            outcome, why = "cancelled", "during the call"
             raise
         finally:
             with anyio.CancelScope(shield=True):

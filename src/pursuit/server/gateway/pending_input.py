@@ -129,7 +129,7 @@ class PendingCall:
                 with anyio.move_on_after(self._ask_seconds):
                     await question.answered.wait()
                     if question.answer is None:
-                        raise UpstreamError(INVALID_REQUEST, f"{method}: the call that it belonged to is over")
+                        raise UpstreamError(INVALID_REQUEST, f"{method}: its call has ended")
                     return question.answer
         finally:
             del self._questions[key]
@@ -137,7 +137,7 @@ class PendingCall:
             return {"action": "decline"}
         if method == "roots/list":
             return {"roots": []}
-        raise UpstreamError(REQUEST_TIMEOUT, f"{method}: the client did not come back within {self._ask_seconds:g} s")
+        raise UpstreamError(REQUEST_TIMEOUT, f"{method}: the client did not return within {self._ask_seconds:g} s")
 
     async def wait(self, request: ClientRequest) -> bool:
         """Waits until there is a result (True) or an open question (False), and sends notifications meanwhile."""
@@ -214,10 +214,10 @@ class PendingCalls:
         state = str(params.get("requestState"))
         pending = self._pending.get(state)
         if pending is None:
-            message = "no call waits for these answers: it ended long ago, or the gateway was started again meanwhile"
-            raise MCPError(INVALID_PARAMS, f"{message}; whether it had an effect is not known here")
+            message = "no call waits for these answers: it has ended, or the gateway was restarted"
+            raise MCPError(INVALID_PARAMS, f"{message}; its effect is not known")
         if _without_answers(params) != pending.params:
-            raise MCPError(INVALID_PARAMS, "these answers belong to a call with other parameters")
+            raise MCPError(INVALID_PARAMS, "these answers belong to a call with different parameters")
         answers: Any = params.get("inputResponses")
         if isinstance(answers, Mapping):
             pending.take(cast("Mapping[str, Any]", answers))

@@ -131,7 +131,7 @@ class Relay:
         while not request.client.modern and result.get("resultType") == "input_required":
             rounds += 1
             if rounds > MAX_ROUNDS:
-                raise UpstreamError(INTERNAL_ERROR, f"the server asked {MAX_ROUNDS} times and did not come to an end")
+                raise UpstreamError(INTERNAL_ERROR, f"the server asked {MAX_ROUNDS} times without a final result")
             body = await _with_answers(request, body, result)
             progress.restart()
             wanted, paused = progress.token is not None, request.timeout.paused
@@ -271,11 +271,11 @@ async def _ask(request: ClientRequest, question: Mapping[str, Any]) -> Mapping[s
     """A client's answer to a server's question; the client is asked only if it declares the capability."""
     method, params = question.get("method"), question.get("params")
     if not isinstance(method, str) or not (params is None or isinstance(params, Mapping)):
-        raise UpstreamError(INTERNAL_ERROR, "the server asks something, and its question is malformed")
+        raise UpstreamError(INTERNAL_ERROR, "the server's question is malformed")
     needed = NEEDED_CAPABILITY.get(method)
     if method == "roots/list" and not request.client.can("roots"):
         return {"roots": []}
     if needed is not None and not request.client.can(needed):
-        reason = f"the server asks for {method} before it answers, and the client does not declare that capability"
+        reason = f"the server needs {method} before it answers, but the client does not declare that capability"
         raise UpstreamError(INVALID_REQUEST, reason)
     return await request.ask(method, as_object(params))

@@ -161,7 +161,7 @@ class Routing:
         ]
         most = self._limits.own_connections
         if upstream.config.command is not None and len(own) >= most:
-            reason = f"{most} clients have a process of it for themselves, which is the limit; try again later"
+            reason = f"{most} clients already have their own process of it, which is the limit; try again later"
             raise UpstreamUnavailable(f"server {upstream.name!r}: {reason}", server=upstream.name)
 
 
@@ -211,7 +211,7 @@ class _LegacySession:
                 return await side.answer(method, params)
         if method == "roots/list":
             return {"roots": []}
-        raise UpstreamError(INVALID_REQUEST, f"{method}: no call is under way that it could belong to")
+        raise UpstreamError(INVALID_REQUEST, f"{method}: no call is in progress that it could belong to")
 
     def notified(self, method: str, params: Mapping[str, Any]) -> None:
         if self.sides and (heard := self.sides[-1].heard) is not None:

@@ -300,7 +300,7 @@ class Gateway:
         elif level in LEVELS:
             await self._set_level_at_all(request)
         if result is None and level not in LEVELS:
-            raise MCPError(INVALID_PARAMS, "there is no such log level")
+            raise MCPError(INVALID_PARAMS, "this log level does not exist")
         request.client.level = level
         return result or {}
 
@@ -388,7 +388,7 @@ class Gateway:
                 await anyio.sleep(pause)
                 pause = min(pause * 2, RETRY_SECONDS[1])
                 continue
-            event(_log, logging.INFO, "the server answers now", server=upstream.name)
+            event(_log, logging.INFO, "the server responds again", server=upstream.name)
             for method in FLAGS.values():
                 self._notified(upstream, method, {})
             self._subscriptions.changed()
@@ -400,7 +400,7 @@ class Gateway:
         try:
             reloaded = await self._runtime.reload(check_names if self._options.search else None)
         except PursuitError as error:
-            event(_log, logging.ERROR, "the configuration was not read again", why=str(error.as_dict()))
+            event(_log, logging.ERROR, "the configuration was not reloaded", why=str(error.as_dict()))
             return
         fresh = self.upstreams.refresh()
         self.lists.changed()
@@ -412,7 +412,7 @@ class Gateway:
         event(
             _log,
             logging.INFO,
-            "the configuration was read again",
+            "the configuration was reloaded",
             removed=reloaded.removed,
             updated=reloaded.updated,
             connected=reloaded.connected,

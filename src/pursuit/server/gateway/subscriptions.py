@@ -72,7 +72,7 @@ class UpstreamListener:
             else:
                 await self._listen_to_legacy()
         except UpstreamError as error:
-            _log.warning("%s is not listened to: %s", self.upstream.name, error)
+            _log.warning("cannot follow changes of %s: %s", self.upstream.name, error)
         finally:
             self.begun.set()
 
@@ -159,7 +159,7 @@ class GatewaySubscriptions:
         wanted = {key: value for key, value in as_object(given).items() if value not in (None, False, [])}
         uris = _texts(wanted.get("resourceSubscriptions", []))
         if uris is None:
-            raise MCPError(INVALID_PARAMS, "`resourceSubscriptions` needs to be a list of URIs")
+            raise MCPError(INVALID_PARAMS, "`resourceSubscriptions` must be a list of URIs")
         parts = await self._parts(wanted, uris)
         for server, part in parts.items():
             for uri in part.wanted.get("resourceSubscriptions", ()):

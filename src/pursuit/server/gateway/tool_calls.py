@@ -112,7 +112,7 @@ class ToolCalls:
         if not isinstance(name, str):
             raise MCPError(INVALID_PARAMS, "tools/call needs the name of a tool")
         if arguments is not None and not isinstance(arguments, Mapping):
-            raise MCPError(INVALID_PARAMS, "the arguments of a tool are an object")
+            raise MCPError(INVALID_PARAMS, "the arguments of a tool must be an object")
         owner = self.upstreams.names.owner(name)
         if owner is None:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
@@ -206,7 +206,7 @@ def no_answer(error: CallFailed) -> MCPError:
 class SearchArguments(InputModel):
     """Find tools by words of their names and descriptions, the best first. Without words: all names."""
 
-    query: str = Field("", description="A few words of what the tool should do.")
+    query: str = Field("", description="A few words about the purpose of the tool.")
     limit: Annotated[Whole, Field(ge=1, le=MAX_FOUND)] = _FEW
 
 
@@ -234,7 +234,7 @@ _TOOLS: Mapping[str, tuple[type[InputModel], dict[str, Any]]] = {
 def check_names(servers: Sequence[str]) -> None:
     """Raises `ValidationFailed` if a server's tools would have the names of the search's tools."""
     if SEARCH_SERVER in servers and len(servers) > 1:
-        reason = "with --tool-search its tools would be named like those of the search; rename the server"
+        reason = "with --tool-search its tools would have the names of the search's tools; rename the server"
         raise ValidationFailed([Fault(field=f"servers.{SEARCH_SERVER}", reason=reason)])
 
 
@@ -281,7 +281,7 @@ class ToolSearch:
         found = ranked(tools, asked.query)[: asked.limit] if asked.query.strip() else tools
         rows = [{"name": tool["name"], "description": str(tool.get("description", ""))[:300]} for tool in found]
         lines = [f"{row['name']}: {row['description'].partition(chr(10))[0]}" for row in rows]
-        return _result({"tools": rows, "of": len(tools)}, "\n".join(lines) or "no tool has these words")
+        return _result({"tools": rows, "of": len(tools)}, "\n".join(lines) or "no tool matches these words")
 
     async def _describe(self, request: ClientRequest, asked: DescribeArguments) -> dict[str, Any]:
         known = {tool["name"]: tool for tool in await self._lists.all_tools(request)}

@@ -72,7 +72,7 @@ async def find(service: Service, uri: str, caller: Caller) -> tuple[Address, Str
     hidden = row is not None and not service.is_visible(caller, row)
     if row is None or hidden or row.status == FORGOTTEN:
         was = "exists under the id" if row is None or hidden else "is kept any longer under the id"
-        text = f"no mission {was} {address.mission_id}; resources/list names those that are there"
+        text = f"no mission {was} {address.mission_id}; resources/list lists the existing ones"
         raise SessionNotFound(text, session_id=address.mission_id)
     return address, row
 

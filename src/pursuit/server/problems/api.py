@@ -65,7 +65,7 @@ class Problem:
         files of the server may be anywhere; those named in `fields` are in the working directory.
         """
         if "server" in fields:
-            reason = "is made of the command and its args here; put further keys of a server into a problem.toml"
+            reason = "is built from the command and its args here; put further keys of a server into a problem.toml"
             raise ValidationFailed([Fault(field="server", reason=reason)])
         # A text in `args` is not converted to a list of letters; it is refused.
         server: dict[str, Any] = {"command": command, "args": args}
@@ -74,7 +74,7 @@ class Problem:
             "problem_id": "problem",
             "title": "Problem",
             "summary": "Work with the tools, then submit.",
-            "statement": "Work with the tools of the server, then hand in an answer.",
+            "statement": "Work with the tools of the server, then submit an answer.",
             "kind": "mcp",
             "scorer": _ANYTHING,
             **fields,
@@ -135,7 +135,7 @@ class Problem:
 
         path = locate_state(state, None)
         if not path.exists():
-            raise AttemptNotFound(f"there is no ledger at {path}, and so no attempt", attempt_id=attempt_id[:100])
+            raise AttemptNotFound(f"there is no ledger at {path}, so there is no attempt", attempt_id=attempt_id[:100])
         ledger = open_ledger(path)
         try:
             found = await load_attempt(ledger, attempt_id)

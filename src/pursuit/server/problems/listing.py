@@ -32,13 +32,13 @@ OWN = "own"
 """The form of a submission to the problem's own `submit_final`; any other form is the name of the server's tool."""
 
 MISNAMED = (
-    "this problem cannot be worked at: its problem.toml names tools that its server does not have; "
-    f"its operator finds them in the log, or with `{advice('pursuit problem show {}', 'ID')}`"
+    "this problem cannot be used: its problem.toml names tools that its server lacks; "
+    f"the operator finds them in the log, or with `{advice('pursuit problem show {}', 'ID')}`"
 )
 FREE_TEXT: Mapping[str, Any] = {
     "type": "object",
     "properties": {
-        "answer": {"type": "string", "minLength": 1, "description": "The answer; not only blanks."},
+        "answer": {"type": "string", "minLength": 1, "description": "The answer; not blank."},
         "justification": {"type": "string", "description": "Why it is right."},
     },
     "required": ["answer"],
@@ -109,8 +109,8 @@ class ProblemOffer:
         scorer, budget = self.problem.scorer, self.problem.budget
         named = [("scorer.tool", scorer.tool)] if scorer.tool is not None else []
         named += [(f"budget.evaluation_tools[{place}]", name) for place, name in enumerate(budget.evaluation_tools)]
-        has = f"its server has no tool {{name!r}}; it has: {', '.join(sorted(self.tools)) or 'none'}"
-        seen = f"agents have no tool {{name!r}}, so it is never counted; they have: {', '.join(self._seen) or 'none'}"
+        has = f"its server lacks the tool {{name!r}}; it has: {', '.join(sorted(self.tools)) or 'none'}"
+        seen = f"agents lack the tool {{name!r}}, so it is never counted; they have: {', '.join(self._seen) or 'none'}"
         source = str(self.problem.path)
         found = [(at, has.format(name=name)) for at, name in named if name not in self.tools and name != SUBMIT]
         unseen = (self.tools & self.hidden) - {SUBMIT}
@@ -156,7 +156,7 @@ class ProblemOffer:
     def more_prompts(self) -> list[dict[str, Any]]:
         if PROMPT in self.prompts:
             return []
-        return [{"name": PROMPT, "title": "Design brief", "description": "The problem, as something to work at."}]
+        return [{"name": PROMPT, "title": "Design brief", "description": "The problem as a task to work on."}]
 
     def with_limits(self, method: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The brief of a server that is itself a problem, followed by the limits that this problem adds."""
@@ -180,7 +180,7 @@ def _submit_tool(problem: Manifest) -> dict[str, Any]:
     return {
         "name": SUBMIT,
         "title": "Submit the answer",
-        "description": "Hands in the answer. An attempt has one submission: the first valid one counts.",
+        "description": "Submits the answer. An attempt has one submission: the first valid one counts.",
         "inputSchema": dict(problem.submission or FREE_TEXT),
         "annotations": {"readOnlyHint": False, "destructiveHint": False, "idempotentHint": False},
     }
@@ -190,8 +190,8 @@ def _brief_tool(assets: Sequence[str]) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     files = ""
     if assets:
-        files = f" With `{ASSET}` it gives that file of the problem instead."
-        about = "A file of the problem to read; leave it out for the brief."
+        files = f" With `{ASSET}` it returns that file of the problem instead."
+        about = "A file of the problem to read; omit it for the brief."
         properties[ASSET] = {"type": "string", "enum": list(assets), "description": about}
     return {
         "name": TOOL,
@@ -245,7 +245,7 @@ class UpstreamListing:
         for fault in offer.faults():
             if str(fault) not in self._logged:
                 self._logged.add(str(fault))
-                event(_log, logging.ERROR, "the problem cannot be worked at", why=str(fault))
+                event(_log, logging.ERROR, "the problem cannot be used", why=str(fault))
 
 
 async def server_faults(problem: Manifest, server: ServerConfig) -> list[Fault]:
@@ -271,6 +271,6 @@ async def asked_brief(problem: Manifest, *, citations: bool = True) -> tuple[str
         try:
             read: dict[str, Any] = await upstream.request("resources/read", {"uri": ADDRESS})
         except (UpstreamError, CallFailed) as error:
-            raise UpstreamUnavailable(f"the server does not give its own brief: {error}") from None
+            raise UpstreamUnavailable(f"the server does not return its own brief: {error}") from None
         own = "\n".join(str(as_object(one).get("text", "")) for one in read.get("contents", ()))
         return own + more_limits(problem), offer

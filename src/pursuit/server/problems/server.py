@@ -57,8 +57,8 @@ IDLE_SECONDS = 1_800.0
 MAX_LABEL = 100
 _SHARED: Hashable = "all"
 _UNKNOWN_CLIENT = InvalidArgument(
-    "this server cannot tell you from other clients, and an attempt is one client's: give each client an address of "
-    f"its own (/mcp?client=NAME), or a token of its own (`{advice('pursuit token')}`)"
+    "this server cannot distinguish you from other clients, and an attempt belongs to one client: give each client its "
+    f"own address (/mcp?client=NAME) or its own token (`{advice('pursuit token')}`)"
 )
 _log = logging.getLogger(__name__)
 

@@ -47,12 +47,12 @@ from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS
 from pursuit.server.gateway.tool_calls import CallTool, GatewayCall
 from pursuit.server.logs import event
 
-CANCELLED = "its client cut it off before the server answered"
-BROKE = "the server's answer could not be kept"
-DIED = "the server went away before it answered"
-LATE = "the time was over before the server answered"
+CANCELLED = "its client cancelled it before the server answered"
+BROKE = "the server's answer could not be stored"
+DIED = "the server ended before it answered"
+LATE = "the time ended before the server answered"
 REFUSED = "the server refused it"
-UNSENT = "it did not get as far as the server"
+UNSENT = "it did not reach the server"
 LOOK_EVERY = 0.05
 GRACE = 0.1
 """Seconds after the end of the time: a request that still waits ends by its own clock, and gives that reason."""
@@ -139,8 +139,8 @@ class Submission:
                 state = await self.attempt.refresh()
                 claimed = None if state is None else state.claimed
                 which = "" if claimed is None else f" (sha256 {claimed.digest[:12]}…)"
-                later = "ask again later, and its receipt is the answer"
-                raise AlreadySubmitted(f"another submission of this attempt{which} is under way; {later}")
+                later = "ask again later to get its receipt"
+                raise AlreadySubmitted(f"another submission of this attempt{which} is in progress; {later}")
             await self.attempt.open()  # raises for an attempt at another problem
             if await self.attempt.give_up(GONE):
                 await self.score(request.ctx).wait()
@@ -206,7 +206,7 @@ class Submission:
             instead.details["receipt"] = receipt
         if instead is None and fate == "lost" and outcome is not None:
             event(_log, logging.ERROR, "a submission without an answer", why=repr(outcome))
-            unknown = "it is not known whether it took the submission, and this attempt has no second submission"
+            unknown = "it is not known whether it accepted the submission, and an attempt has only one"
             return UpstreamUnavailable(f"{DIED}: {unknown}", receipt=receipt, outcome="unknown")
         return instead
 
@@ -289,7 +289,7 @@ class Submission:
     async def _call_scorer(self, ctx: Context | None, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         result = await self.call_as_operator(ctx, name, arguments)
         if result.get("resultType", "complete") != "complete":
-            raise CallFailed("it asks something first, and a scorer gets no answers", answered=True)
+            raise CallFailed("it needs user input, which a scorer does not get", answered=True)
         return ToolResult(
             content=tuple(result.get("content", ())),
             structured=result.get("structuredContent"),
@@ -408,7 +408,7 @@ def _fate(outcome: Outcome, *, sent: bool, late: bool) -> tuple[Fate, str]:
         case None:
             return "unsent", LATE if late else UNSENT
         case dict() if sent and _asks(outcome):
-            return "asked", "it was asked about"
+            return "asked", "its server asked for input"
         case dict():
             return "refused" if sent else "unsent", REFUSED if sent else UNSENT
         case MCPError() | PursuitError() | UpstreamError() if sent:

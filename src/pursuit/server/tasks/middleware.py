@@ -314,7 +314,7 @@ class TaskMiddleware:
             return None
         said = self._seal().opened(cursor)
         if said is None or said.get("tasks_of") != requestor or not isinstance(said.get("after"), str):
-            raise InvalidArgument("this cursor is of no list of tasks of yours; begin without one")
+            raise InvalidArgument("this cursor does not belong to a list of your tasks; start without a cursor")
         return said["after"]
 
     async def _update(self, ctx: Context) -> dict[str, Any]:
@@ -339,7 +339,7 @@ class TaskMiddleware:
         with anyio.move_on_after(stopping_time(state)):  # the specification requires `cancelled` in the result
             state = await self._host.store.wait(state.task_id)
         if not state.terminal:
-            raise MCPError(INTERNAL_ERROR, "the task was ordered to stop and has not stopped yet; ask again later")
+            raise MCPError(INTERNAL_ERROR, "the task was cancelled and has not stopped yet; ask again later")
         if state.status != "cancelled":
             raise MCPError(INVALID_PARAMS, f"the task ended before it could be cancelled: {state.status}")
         return protocol.v2025_task(state, self._now())

@@ -186,7 +186,7 @@ async def _rounds(task: TaskContext, call: TaskCall, first: Awaitable[JsonObject
         if "requestState" in result:
             again["requestState"] = result["requestState"]
         result = await call.performer.perform(again)
-    raise MCPError(INTERNAL_ERROR, f"the call asked {MAX_ROUNDS} times and did not come to an end")
+    raise MCPError(INTERNAL_ERROR, f"the call asked {MAX_ROUNDS} times without a final result")
 
 
 async def answers_to(

@@ -126,7 +126,7 @@ def _task(state: TaskState, status: str, *, ttl: str, poll: str, now: float) -> 
 
 
 def v2025_created(state: TaskState, now: float) -> dict[str, Any]:
-    words = f"{state.title} goes on as the task {state.task_id}; its result is there when that has ended."
+    words = f"{state.title} continues as the task {state.task_id}, which will have its result."
     return {"task": v2025_task(state, now), "_meta": {IMMEDIATE: sendable(words)}}
 
 
@@ -141,7 +141,7 @@ def payload(state: TaskState, result: JsonObject | None) -> dict[str, Any]:
         raise MCPError(state.error["code"], state.error["message"], state.error.get("data"))
     if result is not None:
         return related(result, state.task_id)
-    words = f"the task was {state.status} and has no result" + (f": {state.message}" if state.message else "")
+    words = f"the task was {state.status} without a result" + (f": {state.message}" if state.message else "")
     raise MCPError(INTERNAL_ERROR, sendable(words), {"taskId": state.task_id, "status": state.status})
 
 
