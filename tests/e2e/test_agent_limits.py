@@ -185,7 +185,7 @@ async def test_a_silent_agent_is_asked_again_later_and_two_silent_turns_warn(tmp
     assert mission.wait(status) == pytest.approx(300, abs=1)
     status = await mission.drive()
     assert mission.wait(status) == pytest.approx(600, abs=1)
-    assert any("no sign of life in 2 turns" in one for one in status.warnings), status.warnings
+    assert any("did not respond in 2 turns" in one for one in status.warnings), status.warnings
 
 
 async def test_limits_without_an_end_use_up_the_time_for_them_and_then_a_person_decides(tmp_path: Path) -> None:

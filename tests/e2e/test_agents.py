@@ -203,7 +203,7 @@ def test_silence_and_limits_cut_a_turn(tmp_path: Path) -> None:
     place = AgentPlace(tmp_path, [[{"write": library(3)}, {"wait": ""}], [{"write": library(2)}]])
     place.mission(proposer="turn_idle_seconds = 0.3")
     assert place.json("run", "fix.toml")["status"] == "completed"
-    assert "no sign of life for 0.3 s" in str(ended(place)["error"]) and "+    return 3" in str(ended(place)["diff"])
+    assert "did not respond for 0.3 s" in str(ended(place)["error"]) and "+    return 3" in str(ended(place)["diff"])
     assert [one for one in place.heard if one.get("method") == "session/cancel"] == []  # it was busy, and did not read
 
     second = AgentPlace(tmp_path / "two", [[{"write": library(3)}, {"wait": ""}]])
@@ -260,7 +260,7 @@ def test_what_an_agent_does_not_report_is_unknown_and_no_cap_pretends_otherwise(
     place = AgentPlace(tmp_path, [wrong, [{"write": library(2)}]])
     place.mission(budget="max_iterations = 4\nmax_cost_usd = 1")
     failed = place.json("run", "fix.toml", code=1)
-    assert failed["status"] == "failed" and "max_cost_usd cannot be kept" in failed["failure"]
+    assert failed["status"] == "failed" and "max_cost_usd cannot be enforced" in failed["failure"]
     assert failed["budget"]["used"]["cost_usd"] is None
     place.ask("extend", "last", "--max-cost-usd", "-1")
     assert place.json("resume", "last")["status"] == "completed"

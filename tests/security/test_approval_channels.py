@@ -356,7 +356,7 @@ async def test_two_operators_answer_a_question_of_the_gateway(tmp_path: Path) ->
         await approvals.answer(row.approval_id, "mission", caller=ANN)
         with pytest.raises(Conflict, match="another person must approve it"):
             await approvals.answer(row.approval_id, "once", caller=ANN)
-        assert "1 of 2 said yes" in (await served.call("guest", "wipe"))["content"][0]["text"]
+        assert "1 of 2 approved" in (await served.call("guest", "wipe"))["content"][0]["text"]
         assert served.world.reached == []
         await approvals.answer(row.approval_id, "mission", caller=BOB)
         for _ in range(2):

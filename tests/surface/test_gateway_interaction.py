@@ -136,9 +136,9 @@ async def test_a_client_that_comes_back_twice_gets_the_same_result_and_the_serve
         )
         assert again == first
         other = await client.request("tools/call", {"name": "elicit", "arguments": {"x": 1}, **more})
-        assert "other parameters" in other["error"]["message"]
+        assert "different parameters" in other["error"]["message"]
         unknown = await client.request("tools/call", {"name": "elicit", "arguments": {}, "requestState": "nobody's"})
-        assert "not known here" in unknown["error"]["message"]
+        assert "its effect is not known" in unknown["error"]["message"]
     assert len(asked_of(log, "tools/call")) == 1
 
 
@@ -248,7 +248,7 @@ async def test_a_client_of_the_old_era_is_not_asked_what_it_says_it_cannot(tmp_p
         client = await stage.client(LEGACY, {"sampling": {}}, partial(reply, "ann"))
         refused = await client.request("tools/call", {"name": "elicit", "arguments": {}})
         assert refused["error"]["code"] == -32600
-        assert "asks for elicitation/create" in refused["error"]["message"]
+        assert "needs elicitation/create before it answers" in refused["error"]["message"]
         assert json.loads(words(await client.call("roots"))) == {"roots": []}
         assert json.loads(words(await client.call("sample")))["model"] == "m"
         assert client.asked == ["sampling/createMessage"]

@@ -64,7 +64,7 @@ async def test_at_the_end_of_the_time_nothing_waits_for_an_answer_any_more(
         over = await agent.call_tool("submit_final", {"x": 2})
         assert "already_submitted" in text(over) and '"fate": "unknown"' in text(over)
     (state,) = await attempts(tmp_path)
-    assert state.taken is not None and "the time was over" in state.taken.unknown
+    assert state.taken is not None and "the time ended" in state.taken.unknown
     assert (state.calls, state.failed_calls, list(state.spent)) == (1, 1, ["wall_seconds"])
     assert sorted(log(one)) == ["called 1", "called 7", "cancelled None", "cancelled None"]
 
@@ -97,7 +97,7 @@ async def test_a_submission_whose_server_or_client_leaves_before_the_answer_may_
             assert lost.is_error and "it is not known whether it accepted" in text(lost) and '"fate"' in text(lost)
     (state,) = await attempts(tmp_path)
     assert state.taken is not None
-    assert ("went away" if dies else "cut it off") in state.taken.unknown
+    assert ("server ended" if dies else "client cancelled") in state.taken.unknown
 
 
 def test_a_client_that_says_later_that_it_cannot_be_asked_goes_on_with_the_same_submission(tmp_path: Path) -> None:
