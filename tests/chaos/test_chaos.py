@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from history import History, faults_of, read_history
+from mission_files import NEVER, calls, mission_file
 from postgres_server import TEMPLATE, VERSIONS, own_server
 
 from cluster import KINDS, Cluster, schedule, takeovers
@@ -34,20 +35,6 @@ env = {{ RECORD = {record} }}
 mode = "auto"
 [settings]
 {settings}
-"""
-MISSION = """
-directive = "Take each step once"
-tool_allowlist = ["world.step"]
-stagnation_threshold = "off"
-[[criteria]]
-criterion_id = "never"
-kind = "event"
-event_name = "never"
-[budget]
-max_iterations = {steps}
-[proposer]
-kind = "replay"
-proposals = [{proposals}]
 """
 
 
@@ -87,12 +74,10 @@ LARGE = Size(
 
 
 def write_mission(folder: Path, number: int, size: Size) -> Path:
-    calls = (
-        f'{{ tool_calls = [{{ tool_name = "step", args = {{ key = "m{number}-{place}", ms = {size.ms} }} }}] }}'
-        for place in range(size.steps)
-    )
+    proposer = calls("step", *({"key": f"m{number}-{place}", "ms": size.ms} for place in range(size.steps)))
     path = folder / f"m{number}.toml"
-    path.write_text(MISSION.format(steps=size.steps, proposals=",\n".join(calls)))
+    text = mission_file("world.step", NEVER, iterations=size.steps, stagnation_threshold="off", proposer=proposer)
+    path.write_text(text)
     return path
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import suite
+from cli_stage import mission
 from suite import Check, Judgement, known_scenarios, run_suite, start_mission
 
 SCENARIOS = Path(__file__).with_name("scenarios.toml").read_text(encoding="utf-8")
@@ -17,27 +18,7 @@ LISTED: Mapping[str, Any] = tomllib.loads(SCENARIOS)
 VERSIONS: Mapping[str, Any] = LISTED["versions"]
 LISTS = ("pass", "pass_as", "left_out")
 WIRE = "wire-schema-valid"
-MISSION = """
-directive = "Weigh a beam again and again"
-tool_allowlist = ["beam.evaluate"]
-[[criteria]]
-criterion_id = "cheap"
-kind = "metric_threshold"
-metric = "cost"
-op = "<="
-target = 0.1
-[budget]
-max_iterations = 100
-[proposer]
-kind = "repeat"
-tool_name = "evaluate"
-args = { h = 0.5, l = 3.0, t = 5.0, b = 0.6 }
-[servers.beam]
-command = "__python_executable__"
-args = ["-m", "pursuit.demo.welded_beam"]
-[servers.beam.tools.evaluate]
-read_only = true
-"""
+MISSION = mission(iterations=100)
 
 # One worker runs them all, so that the suite runs once.
 pytestmark = pytest.mark.slow

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from blabber import TOOLS, http_blabber
 from cli_stage import SERVERS, Place
+from mission_files import NEVER, mission_file
 from quick_start import pursuit
 
 VARIABLES = {
@@ -73,20 +74,6 @@ headers = {{ X-Wanted = "Bearer ${{FROM_HEADER}}", X-Api-Key = "{header}" }}
 url = "http://user:{password}@127.0.0.1:{port}/refused/${{FROM_PATH}}?key={query}"
 headers = {{ X-Wanted = "Bearer ${{FROM_HEADER}}", X-Api-Key = "{header}" }}
 """
-MISSION = """
-directive = "See what fails"
-tool_allowlist = {calls}
-stagnation_threshold = "off"
-[[criteria]]
-criterion_id = "never"
-kind = "event"
-event_name = "never"
-[budget]
-max_iterations = {iterations}
-[proposer]
-kind = "replay"
-proposals = [{proposals}]
-"""
 FAILING = [tool for tool in TOOLS if tool != "show"]
 # By the words of the protocol these succeed: a gateway hands on what it does not understand.
 SUCCEEDING = ("malformed", "odd")
@@ -121,8 +108,9 @@ class Searched:
 
     def write_mission(self, calls: list[str]) -> None:
         """A mission that makes these calls, one in each iteration."""
-        proposals = ", ".join(f'{{ tool_calls = [{{ tool_name = "{call}", args = {{}} }}] }}' for call in calls)
-        text = MISSION.format(iterations=len(calls), proposals=proposals, calls=json.dumps(calls))
+        proposals = [{"tool_calls": [{"tool_name": call, "args": {}}]} for call in calls]
+        given = {"tool_allowlist": calls, "proposer": {"kind": "replay", "proposals": proposals}}
+        text = mission_file("", NEVER, iterations=len(calls), stagnation_threshold="off", **given)
         self.place.write("m.toml", text)
 
     def leaks(self) -> list[str]:

@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_stage import HTTP
-from front_door import ROOT, House, Served, leaving_none, mcp1_python, talked
+from front_door import ROOT, House, mcp1_python, talked
+from mission_files import NEVER, mission_file
 
 FASTMCP = ROOT / ".venv-fastmcp" / "bin" / "python"
 RELATED = "io.modelcontextprotocol/related-task"
 LONG_MS = 1_500
-MISSION = """
-directive = "Take steps"
-tool_allowlist = ["workshop.step"]
-stagnation_threshold = "off"
-[[criteria]]
-criterion_id = "never"
-kind = "event"
-event_name = "never"
-[budget]
-max_iterations = 100
-[proposer]
-kind = "repeat"
-tool_name = "step"
-args = { log = "steps", ms = 700, gate = "gate" }
-"""
+MISSION = mission_file(
+    "workshop.step", NEVER, iterations=100, args={"log": "steps", "ms": 700, "gate": "gate"}, stagnation_threshold="off"
+)
 
 
 def fastmcp_python() -> Path:
@@ -42,26 +28,13 @@ def fastmcp_python() -> Path:
 @contextmanager
 def serving(house: House, where: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """A server over HTTP, and what to call there."""
-    words = ["serve", *HTTP, *(["--gateway"] if where == "gateway" else [])]
-    process = subprocess.Popen(
-        [*house.command, *words],
-        cwd=house.folder,
-        env=house.environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    with leaving_none(process):
-        served = Served(process)
+    with house.serving(*(["--gateway"] if where == "gateway" else [])) as served:
         if where == "gateway":
             yield served.url, "workshop.step", {"log": "steps", "ms": LONG_MS, "gate": "gate"}
         else:
             house.write("mission.toml", MISSION)
             mission = house.json_of("start", "mission.toml")["session_id"]
             yield served.url, "mission_iterate", {"session_id": mission, "max_iterations_this_call": 2}
-        served.end(signal.SIGTERM)
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from cli_stage import COMMAND, Place
 from engine_stage import mission, outcomes, proposal, replay
+from mission_files import mission_file
 from public_servers import NODE, NODE_SERVERS
 from quick_start import quick
 
@@ -72,20 +73,7 @@ async def test_a_mission_gets_the_results_of_second_generation_tasks(tmp_path: P
     assert "this job always breaks" in rows["far.protocol_error_job"]["error"]
 
 
-MISSION = """
-directive = "Wait for a slow server"
-tool_allowlist = ["far.slow_compute"]
-[[criteria]]
-criterion_id = "done"
-kind = "tool_call_succeeded"
-tool_name = "far.slow_compute"
-[budget]
-max_iterations = 1
-[proposer]
-kind = "repeat"
-tool_name = "far.slow_compute"
-args = { seconds = 60, label = "slow" }
-"""
+MISSION = mission_file("far.slow_compute", args={"seconds": 60, "label": "slow"})
 
 
 @pytest.mark.guarantee("missions-wait-durably-for-tasks")

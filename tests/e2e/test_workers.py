@@ -16,6 +16,7 @@ import anyio
 import psycopg
 import pytest
 from cli_stage import SERVERS, Place, Running, marks, until, until_marked
+from mission_files import calls, mission_file, succeeded
 from postgres_server import TEMPLATE, NewDatabase, own_server
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
@@ -45,28 +46,10 @@ env = {{ RECORD = {json.dumps(str(self.record))} }}
         return self.folder / "record"
 
     def start(self, *keys: str, ms: int = 5, more: str = "") -> str:
-        calls = ",\n".join(
-            f'{{ tool_calls = [{{ tool_name = "step", args = {{ key = "{key}", ms = {ms} }} }}] }}' for key in keys
-        )
-        self.write(
-            "m.toml",
-            f"""
-directive = "Change the world step by step"
-tool_allowlist = ["world.step"]
-stagnation_threshold = "off"
-{more}
-[[criteria]]
-criterion_id = "done"
-kind = "tool_call_succeeded"
-tool_name = "world.step"
-min_count = {len(keys)}
-[budget]
-max_iterations = {len(keys)}
-[proposer]
-kind = "replay"
-proposals = [{calls}]
-""",
-        )
+        done = succeeded("world.step", min_count=len(keys))
+        proposer = calls("step", *({"key": key, "ms": ms} for key in keys))
+        text = mission_file("world.step", done, iterations=len(keys), stagnation_threshold="off", proposer=proposer)
+        self.write("m.toml", text + more)
         return self.json("start", "m.toml")["session_id"]
 
     @contextmanager

@@ -10,22 +10,10 @@ import psutil
 import pytest
 from front_door import House, gone
 from journey import AN_HOUR, Traveller, calls
+from mission_files import mission_file, threshold
 from sdk_client import ERAS, SdkPort, client
 
-MISSION = """
-directive = "Take three steps"
-tool_allowlist = ["workshop.*"]
-[[criteria]]
-criterion_id = "enough"
-kind = "metric_threshold"
-metric = "steps"
-op = ">="
-target = 2
-[budget]
-max_iterations = 5
-[proposer]
-kind = "client"
-"""
+MISSION = mission_file("workshop.*", threshold("steps", ">=", 2), iterations=5, proposer="client")
 
 
 @pytest.mark.slow

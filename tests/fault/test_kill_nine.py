@@ -18,6 +18,7 @@ import anyio
 import psutil
 import pytest
 from crashing import calls_of
+from mission_files import NEVER, mission_file
 from process_ends import lives
 from quick_start import pursuit
 
@@ -41,19 +42,7 @@ read_only = true
 [policy]
 mode = "auto"
 """
-MISSION = """
-directive = "Take every step once"
-tool_allowlist = ["rec.*"]
-stagnation_threshold = "off"
-[budget]
-max_iterations = 1000000
-[[criteria]]
-criterion_id = "never"
-kind = "event"
-event_name = "never"
-[proposer]
-kind = "script"
-script = '''
+SCRIPT = """
 import asyncio
 n = state.iteration
 rec.step(key=f"{n}-a", ms=4)
@@ -64,8 +53,9 @@ except RuntimeError as error:
     mission.event("lost", text=str(error))
 rec.step(key=f"{n}-e", ms=4)
 mission.observe("n", n)
-'''
 """
+ENDLESS = {"stagnation_threshold": "off", "proposer": {"kind": "script", "script": SCRIPT}}
+MISSION = mission_file("rec.*", NEVER, iterations=1_000_000, **ENDLESS)
 
 
 def _pursuit(folder: Path, *words: str, by: Sequence[str] = (str(PURSUIT),)) -> subprocess.Popen[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from mission_files import NEVER, mission_file
 from quick_start import pursuit
 
 RECORDER = Path(__file__).parents[1] / "servers" / "recorder.py"
@@ -22,20 +23,8 @@ env = {{ RECORD = "{record}" }}
 [policy]
 mode = "auto"
 """
-MISSION = f"""
-directive = "Take every step"
-tool_allowlist = ["rec.*"]
-stagnation_threshold = "off"
-[budget]
-max_iterations = {STEPS}
-[[criteria]]
-criterion_id = "never"
-kind = "event"
-event_name = "never"
-[proposer]
-kind = "script"
-script = 'rec.step(key=str(state.iteration), ms=4)'
-"""
+SCRIPT = {"kind": "script", "script": "rec.step(key=str(state.iteration), ms=4)"}
+MISSION = mission_file("rec.*", NEVER, iterations=STEPS, stagnation_threshold="off", proposer=SCRIPT)
 
 
 def deleted(ledger: Path) -> None:

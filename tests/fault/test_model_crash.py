@@ -13,6 +13,7 @@ import anyio
 import pytest
 from cli_stage import Place
 from crashing import Crash, CrashingRuntime, World, calls_of
+from mission_files import NEVER, mission_file
 from model_endpoint import ModelEndpoint, Reply, calls, transcript
 from model_stage import ALL, ANTHROPIC, OPENAI, RESPONSES, STREAM, scripted
 
@@ -157,21 +158,6 @@ env = {{ RECORD = "{record}" }}
 [policy]
 mode = "auto"
 """
-FILE = """
-directive = "Take a step"
-tool_allowlist = ["rec.*"]
-stagnation_threshold = "off"
-[proposer]
-kind = "model"
-model = "MODEL"
-stream = STREAMED
-[budget]
-max_iterations = 2
-[[criteria]]
-criterion_id = "never"
-kind = "event"
-event_name = "never"
-"""
 
 
 class Killed:
@@ -183,7 +169,9 @@ class Killed:
         self.record.touch()
         self.place = Place(folder)
         self.place.write("pursuit.toml", CONFIG.format(recorder=RECORDER, record=self.record))
-        self.place.write("mission.toml", FILE.replace("MODEL", model).replace("STREAMED", str(stream).lower()))
+        proposer = {"kind": "model", "model": model, "stream": stream}
+        file = mission_file("rec.*", NEVER, iterations=2, stagnation_threshold="off", proposer=proposer)
+        self.place.write("mission.toml", file)
         self.mission_id = self.place.json("start", "mission.toml")["session_id"]
 
     def resume(self) -> subprocess.Popen[bytes]:

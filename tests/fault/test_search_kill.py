@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 import pytest
+from mission_files import mission_file, threshold
 from quick_start import REAL
 
 from pursuit import Runtime
@@ -50,35 +51,15 @@ args = ["-m", "pursuit.demo.welded_beam"]
 read_only = true
 parallel_safe = true
 """
-MISSION = """
-directive = "A welded beam that costs next to nothing"
-tool_allowlist = ["beam.evaluate"]
-budget = {{ max_iterations = {iterations} }}
-[proposer]
-kind = "search"
-tool = "beam.evaluate"
-seed = 3
-batch = {batch}
-sampler = "{sampler}"
-[[criteria]]
-criterion_id = "cost"
-kind = "metric_threshold"
-metric = "cost"
-op = "<="
-target = 0.1
-[[criteria]]
-criterion_id = "holds"
-kind = "metric_threshold"
-metric = "max_violation"
-op = "<="
-target = 0
-"""
+LIMITS = threshold("cost", "<=", 0.1), threshold("max_violation", "<=", 0)
 
 
 def _stage(folder: Path, sampler: str, batch: int, iterations: int) -> str:
     folder.mkdir()
     (folder / "pursuit.toml").write_text(CONFIG)
-    (folder / "mission.toml").write_text(MISSION.format(sampler=sampler, batch=batch, iterations=iterations))
+    proposer = {"kind": "search", "tool": "beam.evaluate", "seed": 3, "batch": batch, "sampler": sampler}
+    text = mission_file("beam.evaluate", *LIMITS, iterations=iterations, proposer=proposer)
+    (folder / "mission.toml").write_text(text)
 
     async def start() -> str:
         async with _runtime(folder) as runtime:

@@ -13,30 +13,20 @@ from typing import Any
 import pytest
 from front_door import House, wait_until
 from journey import AN_HOUR
+from mission_files import NEVER, mission_file
 from plain_http import post
 from quick_start import quick
 
 COUNT = 6
 CUT_OFF = 2
-MISSION = f"""
-directive = "Take steps"
-tool_allowlist = ["workshop.step"]
-stagnation_threshold = "off"
-[[criteria]]
-criterion_id = "never"
-kind = "event"
-event_name = "never"
-[budget]
-max_iterations = 100
-[proposer]
-kind = "script"
-script = '''
+SCRIPT = f"""
 try:
     workshop.step(log="steps", key=f"{{state.iteration}}", ms={AN_HOUR} if state.iteration == {CUT_OFF} else 1)
 except RuntimeError:
     pass
-'''
 """
+STEPS = {"stagnation_threshold": "off", "proposer": {"kind": "script", "script": SCRIPT}}
+MISSION = mission_file("workshop.step", NEVER, iterations=100, **STEPS)
 
 
 @pytest.mark.slow

@@ -12,31 +12,21 @@ from urllib.parse import urlsplit
 import pytest
 from browser import Viewer
 from front_door import wait_until
+from mission_files import calls, mission_file, succeeded
 from playwright.sync_api import Page, expect
 from postgres_server import NewDatabase
 from site_stage import Site
 
 from pursuit.server.bind import PAGE_PATH
 
-STEPS = """
-directive = "Take a few steps"
-tool_allowlist = ["workshop.step"]
-stagnation_threshold = "off"
-[[criteria]]
-criterion_id = "far"
-kind = "tool_call_succeeded"
-tool_name = "workshop.step"
-min_count = 2
-[budget]
-max_iterations = 9
-[proposer]
-kind = "replay"
-proposals = [
-  { tool_calls = [{ tool_name = "step", args = { log = "live", key = "a" } }] },
-  { tool_calls = [{ tool_name = "step", args = { log = "live", key = "b", gate = "open" } }] },
-  { tool_calls = [{ tool_name = "step", args = { log = "live", key = "c" } }] },
-]
-"""
+MOVES: list[tuple[str, dict[str, str]]] = [("a", {}), ("b", {"gate": "open"}), ("c", {})]
+STEPS = mission_file(
+    "workshop.step",
+    succeeded("workshop.step", min_count=2),
+    iterations=9,
+    stagnation_threshold="off",
+    proposer=calls("step", *({"log": "live", "key": key, **more} for key, more in MOVES)),
+)
 SLOW = 30_000.0
 """Milliseconds, for a machine that is busy; that a driver died is noticed by a look every 5 s."""
 

@@ -14,6 +14,7 @@ import anyio
 import pytest
 from browser import Viewer, apart
 from engine_stage import mission, repeat
+from mission_files import calls, mission_file
 from playwright.sync_api import expect
 from site_stage import Site, weigh
 
@@ -24,22 +25,14 @@ PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 PHONE, SCREEN = 360, 1600
 LARGEST = 400_000
 MANY = 10_000
-ASKS = """
-directive = "Certify the beam, if the operator says yes"
-tool_allowlist = ["beam.certify"]
-[[criteria]]
-criterion_id = "certified"
-kind = "event"
-event_name = "certified"
-source = "beam.certify"
-[budget]
-max_iterations = 4
-[policy]
-ask = ["beam.certify"]
-[proposer]
-kind = "replay"
-proposals = [{ tool_calls = [{ tool_name = "certify", args = { h = 0.21, l = 3.5, t = 9.0, b = 0.21 } }] }]
-"""
+ASKS = mission_file(
+    "beam.certify",
+    {"criterion_id": "certified", "kind": "event", "event_name": "certified", "source": "beam.certify"},
+    directive="Certify the beam, if the operator says yes",
+    iterations=4,
+    policy={"ask": ["beam.certify"]},
+    proposer=calls("certify", {"h": 0.21, "l": 3.5, "t": 9.0, "b": 0.21}),
+)
 
 
 @pytest.mark.soak

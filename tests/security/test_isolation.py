@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from mission_files import IDLE, mission_file
 from workspace import Victim, judged, problem
 
 from pursuit.config import process_environment
@@ -14,19 +15,8 @@ from pursuit.problems.scoring import CannotScore
 
 WHY_NOT = process_environment.no_isolation()
 ISOLATED = pytest.mark.skipif(WHY_NOT != "", reason=WHY_NOT)
-MISSION = """
-directive = "x"
-tool_allowlist = ["commands.own"]
-[[criteria]]
-criterion_id = "c"
-kind = "check"
-check = "evil"
-[budget]
-max_iterations = 1
-[proposer]
-kind = "replay"
-proposals = [{ tool_calls = [] }]
-"""
+EVIL = {"criterion_id": "c", "kind": "check", "check": "evil"}
+MISSION = mission_file("commands.own", EVIL, proposer=IDLE)
 OWN = '[commands.own]\nargv = ["true"]\n'
 ASK = 'isolation = "bubblewrap"\n'
 ATTACKS = {

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from cli_stage import Place
+from mission_files import mission_file, threshold
 
 from pursuit.config.configuration import Configuration, load_configuration
 from pursuit.errors import ADVICE, ValidationFailed, advice
@@ -46,18 +47,12 @@ kind = "tool_call_succeeded"
 tool_name = "commands.{tool}"
 min_count = {count}
 """
-SEARCH = """
-directive = "Search"
-tool_allowlist = ["commands.train"]
-budget = { max_iterations = 2 }
-proposer = { kind = "search", tool = "train", batch = 4 }
-[[criteria]]
-criterion_id = "score"
-kind = "metric_threshold"
-metric = "score"
-op = "<="
-target = 0
-"""
+SEARCH = mission_file(
+    "commands.train",
+    threshold("score", "<=", 0),
+    iterations=2,
+    proposer={"kind": "search", "tool": "train", "batch": 4},
+)
 
 
 @dataclass

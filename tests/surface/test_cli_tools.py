@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from cli_stage import SERVERS, Place
+from mission_files import calls, mission_file, succeeded
 from quick_start import quick
 
 from pursuit.cli.options import read_arguments
@@ -30,20 +31,7 @@ tool = "step"
 arguments = { log = "closed*" }
 reason = "that log is closed"
 """
-MISSION = """
-directive = "Take steps"
-tool_allowlist = ["shop.*"]
-[[criteria]]
-criterion_id = "done"
-kind = "tool_call_succeeded"
-tool_name = "step"
-[budget]
-max_iterations = 1
-[proposer]
-kind = "repeat"
-tool_name = "step"
-args = { log = "closed-1" }
-"""
+MISSION = mission_file("shop.*", succeeded("step"), proposer=calls("step", {"log": "closed-1"}))
 
 
 class Shop(Place):

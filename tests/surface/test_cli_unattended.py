@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from cli_stage import HTTP, SERVERS, Place, recorded, until, until_marked
+from mission_files import mission_file
 
 PRINT = "print('one line')"
 TELL = "import sys, pathlib; pathlib.Path('told.json').write_text(sys.stdin.read())"
@@ -23,20 +24,7 @@ events = ["ended"]
 cron = "* * * * * *"
 mission = "mission.toml"
 """
-MISSION = """
-directive = "Look once"
-tool_allowlist = ["commands.look"]
-[[criteria]]
-criterion_id = "looked"
-kind = "tool_call_succeeded"
-tool_name = "commands.look"
-[budget]
-max_iterations = 5
-[proposer]
-kind = "repeat"
-tool_name = "look"
-args = {}
-"""
+MISSION = mission_file("commands.look", iterations=5)
 
 
 def test_serve_starts_what_is_due_and_tells_that_it_has_ended(tmp_path: Path) -> None:

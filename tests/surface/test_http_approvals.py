@@ -15,6 +15,7 @@ import pytest
 from engine_stage import events_of, mission, outcomes, repeat
 from front_door import House
 from http_stage import Stage, client, http, whoami
+from mission_files import mission_file
 
 from pursuit import Runtime
 from pursuit.config.configuration import Configuration
@@ -241,23 +242,7 @@ def test_the_documentation_lists_the_status_of_every_error() -> None:
 def test_the_command_serves_it_to_the_token_that_the_command_made(tmp_path: Path) -> None:
     house = House(tmp_path, mode="ask")
     made = house.json("token", "--operator", "--name", "phone")
-    house.write(
-        "mission.toml",
-        """
-directive = "Take one step"
-tool_allowlist = ["workshop.step"]
-[[criteria]]
-criterion_id = "done"
-kind = "tool_call_succeeded"
-tool_name = "workshop.step"
-[budget]
-max_iterations = 1
-[proposer]
-kind = "repeat"
-tool_name = "step"
-args = { log = "a", key = "k" }
-""",
-    )
+    house.write("mission.toml", mission_file("workshop.step", args={"log": "a", "key": "k"}))
     house.run("run", "mission.toml", code=4)
     assert house.lines("a") == []
     with house.serving() as served, httpx2.Client(trust_env=False, timeout=60, verify=False) as wire:

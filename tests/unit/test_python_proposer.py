@@ -15,6 +15,7 @@ import anyio
 import anyio.to_thread
 import pytest
 from engine_stage import driving
+from mission_files import mission_file, threshold
 
 import pursuit
 from pursuit import Budget, Mission, Runtime, ValidationFailed, View, metric
@@ -299,19 +300,8 @@ def test_a_view_is_bounded(tmp_path: Path) -> None:
     assert longest < 10_000
 
 
-FILE = """
-directive = "Make it light"
-tool_allowlist = ["python.*"]
-proposer = { kind = "python", callable = "strategy.py:propose" }
-[[criteria]]
-criterion_id = "mass"
-kind = "metric_threshold"
-metric = "mass"
-op = "<="
-target = 2.4
-[budget]
-max_iterations = 20
-"""
+STRATEGY_FILE = {"kind": "python", "callable": "strategy.py:propose"}
+FILE = mission_file("python.*", threshold("mass", "<=", 2.4), iterations=20, proposer=STRATEGY_FILE)
 STRATEGY = """
 import pursuit
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import anyio
 import pytest
 from crashing import CrashingRuntime, World, is_crash
+from mission_files import mission_file, threshold
 
 from pursuit.config.configuration import Configuration, Overlap, ScheduleTable, load_configuration
 from pursuit.errors import ExtraMissing, ValidationFailed
@@ -21,22 +22,10 @@ from pursuit.testing import FakeClock
 
 TWO = datetime(2026, 11, 16, 2, 0, tzinfo=UTC).timestamp()
 DAY = 86_400.0
-MISSION = """
-directive = "Read once"
-tool_allowlist = ["world.{tool}"]
-[[criteria]]
-criterion_id = "read"
-kind = "metric_threshold"
-metric = "reads"
-op = ">="
-target = 1
-[budget]
-max_iterations = 5
-[proposer]
-kind = "repeat"
-tool_name = "{tool}"
-args = {{ key = "k" }}
-"""
+
+
+def mission_of(tool: str) -> str:
+    return mission_file(f"world.{tool}", threshold("reads", ">=", 1), iterations=5, args={"key": "k"})
 
 
 class Server(CrashingRuntime):
@@ -49,7 +38,7 @@ class Server(CrashingRuntime):
 
 def nightly(folder: Path, tool: str = "read", *, overlap: Overlap = "skip", cron: str = "0 2 * * *") -> ScheduleTable:
     path = folder / "mission.toml"
-    path.write_text(MISSION.format(tool=tool), encoding="utf-8")
+    path.write_text(mission_of(tool), encoding="utf-8")
     return ScheduleTable(cron=cron, mission=path, overlap=overlap, timezone="UTC")
 
 
@@ -174,7 +163,7 @@ async def test_a_run_that_has_not_ended_at_the_next_due_time(
     overlap: Overlap, decided: list[str], statuses: list[str], tmp_path: Path
 ) -> None:
     config = nightly(tmp_path, "write", overlap=overlap)
-    config.mission.write_text(MISSION.format(tool="write") + '[policy]\nask = ["world.write"]\n', encoding="utf-8")
+    config.mission.write_text(mission_of("write") + '[policy]\nask = ["world.write"]\n', encoding="utf-8")
     clock = FakeClock(TWO - 60)
     async with serving(tmp_path, config, clock) as (runtime, schedules):
 
