@@ -238,8 +238,8 @@ class Journal:
 
     async def _line_of_audit(self, told: Callable[[], Awaitable[object]]) -> Awaitable[object]:
         self.told, line = None, told()
-        if isinstance(line, asyncio.Task):  # of a ledger that does not queue an append at once
-            await line
+        if isinstance(line, asyncio.Task):  # of a ledger whose appends queue in their first step: then it is first
+            await asyncio.sleep(0)
         return line
 
     def _named_blobs(self, events: Sequence[Event], more: Mapping[str, bytes] | None) -> dict[str, bytes]:
