@@ -16,7 +16,6 @@ import stat
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -64,23 +63,6 @@ DATABASE_SECONDS = 30.0
 """Seconds that a command which drives missions waits for an unresponsive database."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrustedSetup:
-    """The configuration and the ledger of one invocation, after the user has trusted them."""
-
-    configuration: Configuration
-    ledger: Path
-
-    def runtime(self, mode: str | None = None, *, only: str | None = None) -> Runtime:
-        """Returns a runtime, not yet open, with the configured servers; `mode` overrides the policy's mode.
-
-        With `only`, the runtime serves only that mission.
-        """
-        from pursuit.policy.rules import parse_mode
-
-        return _runtime(self.ledger, self.configuration, mode=None if mode is None else parse_mode(mode), only=only)
-
-
 class Context:
     """One invocation of `pursuit`: its shared options, its output and, for a coroutine command, its open runtime.
 
@@ -95,7 +77,7 @@ class Context:
         self.state = state
         self.json = json
         self._new: list[TrustedFolder] = []
-        self._trusted: TrustedSetup | None = None
+        self._trusted = False
 
     @cached_property
     def screen(self) -> Screen:
@@ -141,14 +123,14 @@ class Context:
         self.require_trust(*([] if own is None else [own]), *more)
         return self.configuration
 
-    def trust_here(self, *more: TrustedFolder, schedules: bool = False) -> TrustedSetup:
+    def trust_here(self, *more: TrustedFolder, schedules: bool = False) -> None:
         """Asks for trust in everything that the configuration, the ledger and `more` may start.
 
         Later calls in the same invocation ask only about their `more`.
         """
         from pursuit.config.trust import new_state, of_schedules, of_state, open_to_globs
 
-        if self._trusted is None:
+        if not self._trusted:
             ledger = self.ledger_path
             scheduled = of_schedules(self.configuration) if schedules else []
             configuration = self.trusted_configuration(of_state(ledger), *scheduled, *more)
@@ -156,10 +138,20 @@ class Context:
                 self.screen.note(f"warning: {warning}")
             if not ledger.exists():
                 self._trust_new(new_state(ledger))
-            self._trusted = TrustedSetup(configuration, ledger)
+            self._trusted = True
         elif more:
             self.require_trust(*more)
-        return self._trusted
+
+    def trusted_runtime(self, mode: str | None = None, *, only: str | None = None) -> Runtime:
+        """Returns a runtime, not yet open, with the configured servers; `mode` overrides the policy's mode.
+
+        With `only`, the runtime serves only that mission. Asks for trust if that has not happened yet.
+        """
+        from pursuit.policy.rules import parse_mode
+
+        self.trust_here()
+        chosen = None if mode is None else parse_mode(mode)
+        return _runtime(self.ledger_path, self.configuration, mode=chosen, only=only)
 
     def trust_credentials(self, path: Path) -> None:
         """Asks for trust in an existing file of tokens or sessions; a new file belongs to this user."""
@@ -303,13 +295,13 @@ class Context:
 
     def drive(self, verb: Callable[[Runtime], Awaitable[T]], mode: str | None = None, *more: TrustedFolder) -> T:
         """Runs an operation with the configured servers, after the user has trusted them; see `conduct`."""
-        trusted = self.trust_here(*more)
+        self.trust_here(*more)
 
         async def work() -> T:
             from pursuit.ledger.opening import wait_for_database
 
             await wait_for_database(self.ledger_path, DATABASE_SECONDS, self.screen.note)
-            async with trusted.runtime(mode) as runtime:
+            async with self.trusted_runtime(mode) as runtime:
                 return await verb(runtime)
 
         return conduct(work)
@@ -495,12 +487,8 @@ class WithContext:
 def group(name: str, **settings: Any) -> typer.Typer:
     """Returns an app for a group of commands; the shared options also work before its subcommands."""
     app = typer.Typer(name=name, **settings)
-    app.callback()(WithContext(_no_action))
+    app.callback()(WithContext(lambda _context: None))
     return app
-
-
-def _no_action(_context: Context) -> None:
-    pass
 
 
 def command(

@@ -56,7 +56,9 @@ class Log:
             case events.ApprovalAnswered() | events.ApprovalExpired():
                 asked = self._asked.pop(event.approval_id, None)
                 what = "" if asked is None else f" ({asked.tool})"
-                text = f"question {event.approval_id}{what}: {_answer(event)}"
+                answered = isinstance(event, events.ApprovalAnswered)
+                said = operator_words(event) if answered else "expired, which counts as denied"
+                text = f"question {event.approval_id}{what}: {said}"
             case events.ModelAsked():
                 self._model = event.model
                 again = f", request {event.attempt + 1}" if event.attempt else ""
@@ -91,10 +93,6 @@ def _what(call: events.CallIntended) -> str:
 
 def _arguments(args: Mapping[str, Any]) -> str:
     return line(compact(redacted(args)))
-
-
-def _answer(event: events.ApprovalAnswered | events.ApprovalExpired) -> str:
-    return "expired, which counts as denied" if isinstance(event, events.ApprovalExpired) else operator_words(event)
 
 
 def _said(event: events.ModelAnswered) -> str:

@@ -10,7 +10,6 @@ from pursuit.cli.console import CommandAnswer, Fact
 from pursuit.cli.context import Context, WithContext, command, run
 from pursuit.config.files import locate_state
 from pursuit.errors import Fault, InvalidArgument, ValidationFailed, advice
-from pursuit.ledger.contract import Verification
 from pursuit.ledger.opening import address_of
 from pursuit.ledger.postgres_schema import migrate_up
 from pursuit.ledger.transfer import transfer
@@ -38,16 +37,12 @@ def migrate(
     if source is None or target is None:
         reason = f"is missing; name both ledgers, or use `{advice('pursuit migrate up')}`"
         raise ValidationFailed([Fault(field=name, reason=reason) for name in missing])
-    found = _transfer(source, target)
+    found = run(transfer, locate_state(source, None), locate_state(target, None), FOLDS)
     return CommandAnswer(
         {"root": found.root, "events": found.events, "streams": found.streams},
         Fact("copied", f"{found.events} events of {found.streams} streams, {found.blobs} blobs"),
         Fact("root", found.root),
     )
-
-
-def _transfer(source: str, target: str) -> Verification:
-    return run(transfer, locate_state(source, None), locate_state(target, None), FOLDS)
 
 
 @command(app)

@@ -213,11 +213,11 @@ class Drive:
         modes = self.context.look(_interrupted_modes)
         if not modes:
             return self.screen.render(CommandAnswer({"missions": []}, Hint("no mission was interrupted")))
-        trusted = self.context.trust_here()
+        self.context.trust_here()
         rows: dict[str, dict[str, Any]] = {}
 
         async def together(mode: str | None, names: Sequence[str]) -> None:
-            async with trusted.runtime(mode) as runtime:
+            async with self.context.trusted_runtime(mode) as runtime:
                 await self._pursue_several(runtime, names, rows)
 
         async def work() -> int:
@@ -461,13 +461,14 @@ class Drive:
         data = {**which, "interrupted": name, "resume": resume}
         self.screen.render(CommandAnswer(data, Note(f"stopped by {name}; {how}")))
         if self._begun and self.context.configuration.notify is not None:
-            with suppress(Interrupted, PursuitError):
-                self.context.drive(self._notify)
-        return 128 + number
 
-    async def _notify(self, runtime: Runtime) -> None:
-        if runtime.notifier is not None:
-            await runtime.notifier.stopped(runtime.runner, self._begun)
+            async def notify(runtime: Runtime) -> None:
+                if runtime.notifier is not None:
+                    await runtime.notifier.stopped(runtime.runner, self._begun)
+
+            with suppress(Interrupted, PursuitError):
+                self.context.drive(notify)
+        return 128 + number
 
 
 _DETACHED = "--detach hands a mission to workers, which need a shared ledger"

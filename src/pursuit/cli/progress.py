@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -65,6 +65,8 @@ async def progress(screen: Screen, live: Path | None = None) -> AsyncGenerator[O
     if not screen.rich:
         yield lines(screen)
         return
+    from rich.live import Live
+
     seen: Snapshot | None = None
 
     def see(mission_id: str, phase: Phase, state: MissionState) -> None:
@@ -73,15 +75,6 @@ async def progress(screen: Screen, live: Path | None = None) -> AsyncGenerator[O
 
     def draw(width: int) -> Panel | str:
         return "" if seen is None else panel(seen, time.time(), min(WIDTH, width), words_of(live, seen.mission_id))
-
-    async with redrawn(screen, draw):
-        yield see
-
-
-@asynccontextmanager
-async def redrawn(screen: Screen, draw: Callable[[int], RenderableType]) -> AsyncGenerator[None]:
-    """Within the block, repeatedly draws `draw(width)` in place on the terminal."""
-    from rich.live import Live
 
     with Live(console=screen.console, auto_refresh=False, transient=True) as shown:
 
@@ -92,7 +85,7 @@ async def redrawn(screen: Screen, draw: Callable[[int], RenderableType]) -> Asyn
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(redraw)
-            yield
+            yield see
             tasks.cancel_scope.cancel()
         shown.update(draw(screen.console.width), refresh=True)
 

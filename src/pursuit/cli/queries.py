@@ -305,7 +305,8 @@ async def until_over(
         async for event, state in service.watch(mission_id):
             unwanted = await show(event, state)
             seen = state.seq
-            if unwanted or _over(state, head):
+            # An end before the initial head was reverted later.
+            if unwanted or (state.terminal and state.closed and state.seq >= head):
                 break
         tasks.cancel_scope.cancel()
     return interrupted
@@ -321,8 +322,3 @@ async def _show_end(context: Context, mission_id: str, *, interrupted: bool) -> 
         data = {key: value for key, value in found.items() if value is not None}
         text = f"{status.status}: {show.why(status)}; resume it with: {resume}"
         context.screen.render(CommandAnswer(data, text))
-
-
-def _over(state: MissionState, head: int) -> bool:
-    """True at the final end; an end before the initial head was reverted later."""
-    return state.terminal and state.closed and state.seq >= head

@@ -102,7 +102,7 @@ def serve(
         raise ValidationFailed(faults, "wrong options; nothing was served")
     if mission_id is not None:
         context.existing_ledger()
-    trusted = context.trust_here(schedules=True)
+    context.trust_here(schedules=True)
     door = None
     if http or socket is not None:
         door = http_door(
@@ -131,10 +131,10 @@ def serve(
 
     def open_runtime() -> Runtime:
         with loading():
-            return trusted.runtime(mode, only=mission_id)
+            return context.trusted_runtime(mode, only=mission_id)
 
     async def work() -> None:
-        if door is None and not gateway and mission_id is None and not trusted.configuration.commands:
+        if door is None and not gateway and mission_id is None and not context.configuration.commands:
             await serve_missions(open_runtime)
             return
         runtime = open_runtime()
@@ -299,12 +299,15 @@ def page(
     if (root := sessions.served()) is not None:
         show(root)
         return
-    trusted = context.trust_here()
+    context.trust_here()
     door = HttpBinding(port=port, tokens=tokens, operators=tokens)
 
     async def work() -> None:
         await serve_page(
-            trusted.runtime(), door, partial(open_page, sessions=sessions), lambda url: show(sessions.serve_at(url))
+            context.trusted_runtime(),
+            door,
+            partial(open_page, sessions=sessions),
+            lambda url: show(sessions.serve_at(url)),
         )
 
     serve_until_stopped(work)

@@ -197,7 +197,8 @@ def _aim(row: ListedMission) -> str:
 
 def listing(context: Context, page: MissionPage) -> Iterator[Part]:
     found = page.missions
-    rows = [(row.mission_id, _standing(row), str(row.iteration_count)) for row in found]
+    standings = [row.status if row.waiting_for is None else f"waiting for {row.waiting_for}" for row in found]
+    rows = [(row.mission_id, now, str(row.iteration_count)) for row, now in zip(found, standings, strict=True)]
     cells = [(*row, moment(one.created_at), _aim(one)) for row, one in zip(rows, found, strict=True)]
     piped = [(*row, local_iso(one.created_at), _aim(one)) for row, one in zip(rows, found, strict=True)]
     columns = ("mission", "status", "iterations", "created", "directive")
@@ -210,10 +211,6 @@ def listing(context: Context, page: MissionPage) -> Iterator[Part]:
         yield Hint(f"resume an interrupted mission with: {context.command('resume', 'ID')} (or --all)")
     if page.next_cursor is not None:
         yield Hint(f"more: {context.command('list', '--cursor', page.next_cursor)}")
-
-
-def _standing(row: ListedMission) -> str:
-    return row.status if row.waiting_for is None else f"waiting for {row.waiting_for}"
 
 
 def lessons(missions: Sequence[Mapping[str, Any]]) -> Iterator[Part]:

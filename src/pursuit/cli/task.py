@@ -15,10 +15,9 @@ import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
-from itertools import cycle
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import anyio
 import typer
@@ -36,7 +35,6 @@ from pursuit.cli.options import (
     seconds_of,
     task_ids,
 )
-from pursuit.cli.progress import clock, redrawn
 from pursuit.core.base_model import nearest
 from pursuit.core.tasks import TASK_STATUSES, TaskState
 from pursuit.errors import Fault, InvalidArgument, PathTraversal, TaskTerminal, ValidationFailed, advice
@@ -44,16 +42,11 @@ from pursuit.reports.wording import compact, figure, moment, seconds_between, sp
 from pursuit.runtime import Runtime
 from pursuit.service.tasks import Tasks
 
-if TYPE_CHECKING:
-    from rich.console import Group
-
 _DASHES = "pursuit.dashes"
 CANCELLED = 130
 STILL_WORKING = 4
 BAR = 20
 MAX_TITLE = 50
-WIDTH = 120
-_SPIN = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 SHOWN_LINES = 20
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]")
 _FACTS = (
@@ -77,52 +70,6 @@ app = group(
     no_args_is_help=True,
     epilog="Examples:  pursuit task run -- make -j4,  pursuit task list,  pursuit task tail -f ID",
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
-    """A command to run: the name of a configured command, or the words of a command line."""
-
-    words: Sequence[str]
-    by_name: bool
-    options: Mapping[str, Any]
-    arguments: Sequence[str]
-    args_json: str | None
-
-    def check(self) -> None:
-        """Refuses options of the other form, and extra words after a name."""
-        faults: list[Fault] = []
-        if self.by_name and len(self.words) > 1:
-            reason = f"put -- before a command: {advice('pursuit task run -- {}', 'CMD')}"
-            faults.append(Fault(field=self.words[1], reason=reason))
-        if self.by_name:
-            given = [_option(name) for name, value in self.options.items() if value is not None]
-            faults += [
-                Fault(field=name, reason="applies to `-- CMD…` only; a configured command sets its own")
-                for name in given
-            ]
-        else:
-            given = [("--arg", bool(self.arguments)), ("--args-json", self.args_json is not None)]
-            faults += [
-                Fault(field=name, reason="applies to configured commands only") for name, there in given if there
-            ]
-        if faults:
-            raise ValidationFailed(faults, "wrong options; nothing was started")
-
-    async def begin(self, tasks: Tasks) -> TaskState:
-        if self.by_name:
-            arguments = read_arguments(self.arguments, self.args_json)
-            if self.words[0] not in tasks.commands:
-                known = nearest(self.words[0], tasks.commands)
-                raise InvalidArgument(
-                    f"there is no command {self.words[0]!r} in the configuration{known} "
-                    f"(write a program after --: {advice('pursuit task run -- {}', self.words[0])})"
-                )
-            return await tasks.call(self.words[0], arguments)
-        options = {name: value for name, value in self.options.items() if value is not None}
-        options["cwd"] = str(options.get("cwd", Path()).absolute())
-        options["env"] = _environment(options.get("env", ()))
-        return await tasks.run(self.words, **options)
 
 
 class _RemembersDashes(TyperCommand):
@@ -172,45 +119,63 @@ def run_task(
     ] = False,
 ) -> CommandAnswer | int:
     """Run a command as a task. Ctrl-C stops it; closing the terminal does not."""
-    request = RunRequest(
-        words=words,
-        by_name=not context.click.meta[_DASHES],
-        options={
-            "title": title,
-            "total": total,
-            "unit_pattern": units,
-            "failure_pattern": failures,
-            "item_pattern": item,
-            "cwd": cwd,
-            "env": env,
-            "grace": grace,
-            "heartbeat": heartbeat,
-            "allow_parent_paths": allow_parent_paths or None,
-        },
-        arguments=arg or (),
-        args_json=args_json,
-    )
-    request.check()
-    trusted = context.trust_here()
-    screen = context.screen
+    given = {
+        "title": title,
+        "total": total,
+        "unit_pattern": units,
+        "failure_pattern": failures,
+        "item_pattern": item,
+        "cwd": cwd,
+        "env": env,
+        "grace": grace,
+        "heartbeat": heartbeat,
+        "allow_parent_paths": allow_parent_paths or None,
+    }
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    by_name, screen = not context.click.meta[_DASHES], context.screen
+    faults: list[Fault] = []
+    if by_name and len(words) > 1:
+        reason = f"put -- before a command: {advice('pursuit task run -- {}', 'CMD')}"
+        faults.append(Fault(field=words[1], reason=reason))
+    why = "applies to `-- CMD…` only; a configured command sets its own"
+    faults += [Fault(field=_option(name), reason=why) for name in options if by_name]
+    forms = [("--arg", arg), ("--args-json", args_json is not None)]
+    why = "applies to configured commands only"
+    faults += [Fault(field=name, reason=why) for name, there in forms if there and not by_name]
+    if faults:
+        raise ValidationFailed(faults, "wrong options; nothing was started")
+    context.trust_here()
 
     async def work() -> CommandAnswer | int:
-        async with trusted.runtime() as runtime:
-            state = await request.begin(runtime.tasks)
+        async with context.trusted_runtime() as runtime:
+            tasks = runtime.tasks
+            if by_name:
+                state = await _begin_configured(tasks, words[0], read_arguments(arg or (), args_json))
+            else:
+                plain: dict[str, Any] = {"cwd": str((cwd or Path()).absolute()), "env": _environment(env or ())}
+                state = await tasks.run(words, **{**options, **plain})
             if detach:
-                return await _detach(runtime.tasks, screen, await runtime.tasks.started(state.task_id))
-            return await _show_until_end(runtime.tasks, screen, state.task_id)
+                return await _detach(tasks, screen, await tasks.started(state.task_id))
+            return await _show_until_end(tasks, screen, state.task_id)
 
     try:
         return run(work)
     except PathTraversal:
-        if not request.by_name:
+        if not by_name:
             screen.note("--allow-parent-paths allows it")
         raise
     except ValidationFailed as failed:
-        own = request.options
-        faults = [replace(one, field=_option(one.field)) if one.field in own else one for one in failed.faults]
+        faults = [replace(one, field=_option(one.field)) if one.field in given else one for one in failed.faults]
         raise ValidationFailed(faults, failed.message) from None
+
+
+async def _begin_configured(tasks: Tasks, name: str, arguments: Mapping[str, Any]) -> TaskState:
+    if name not in tasks.commands:
+        raise InvalidArgument(
+            f"there is no command {name!r} in the configuration{nearest(name, tasks.commands)} "
+            f"(write a program after --: {advice('pursuit task run -- {}', name)})"
+        )
+    return await tasks.call(name, arguments)
 
 
 @command(app, "list", reads=True)
@@ -240,7 +205,8 @@ async def show(context: Context, *, task_id: TaskId) -> CommandAnswer:
     tasks = context.runtime.tasks
     await tasks.catch_up()
     record = await tasks.show(task_id)
-    return CommandAnswer(record, whole_task(record))
+    facts = (Fact(label, record[key]) for label, key in _FACTS if key in record)
+    return CommandAnswer(record, facts, _figures(record), _details(record, most=None))
 
 
 @command(app, json_lines=True, reads=True)
@@ -374,40 +340,27 @@ async def _show_progress(tasks: Tasks, screen: Screen, task_id: str) -> None:
 
 
 async def _in_place(tasks: Tasks, screen: Screen, task_id: str) -> None:
+    """The task on one line of the terminal: progress, duration, and the last message."""
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    bar = BarColumn(BAR, style="bright_black", complete_style="green")
+    title, count, said = (TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("title", "count", "said"))
     latest = await tasks.get(task_id)
-    spin = cycle(_SPIN)
-    async with redrawn(screen, lambda wide: progress_lines(latest, tasks.store.now(), min(WIDTH, wide), next(spin))):
+    columns = (SpinnerColumn(style="cyan"), title, bar, count, TimeElapsedColumn(), said)
+    with Progress(*columns, console=screen.console, transient=True) as shown:
+        row = shown.add_task("", total=None, title=line(latest.title, MAX_TITLE), count="", said="")
+        shown.tasks[row].start_time = shown.get_time() - (tasks.store.now() - latest.created_at)
         async for state in tasks.store.follow(task_id):
-            latest = state
+            item = f"{line(state.item, 40)}: " if state.item and state.item not in (state.message or "") else ""
+            told = "stopping" if state.cancel is not None else state.message or ("starting" if state.seq <= 1 else "")
+            said = line(f"{item}{told}", 200)
+            shown.update(row, completed=state.done, total=state.total, count=_share_done(state), said=said)
 
 
 def _share_done(state: TaskState) -> str:
     if state.total:
         return f"{figure(state.done)}/{figure(state.total)} {min(1.0, state.done / state.total):.0%}"
     return figure(state.done) if state.done else ""
-
-
-def progress_lines(state: TaskState, now: float, width: int, mark: str) -> Group:
-    """The task in two lines: progress and duration, then the last message."""
-    from rich.console import Group
-    from rich.text import Text
-
-    head = Text(no_wrap=True, overflow="ellipsis")
-    head.append(f"{mark} ", "cyan")
-    head.append(line(state.title, MAX_TITLE), "bold")
-    if state.total:
-        full = round(BAR * min(1.0, state.done / state.total))
-        head.append("  ")
-        head.append("━" * full, "green")
-        head.append("━" * (BAR - full), "bright_black")
-    if count := _share_done(state):
-        head.append(f"  {count}")
-    head.append(f"  {clock(now - state.created_at)}", "dim")
-    if state.cancel is not None:
-        head.append("  stopping", "yellow")
-    said = state.message or ("starting" if state.seq <= 1 else "")
-    item = f"{line(state.item, 40)}: " if state.item and state.item not in said else ""
-    return Group(head, Text(f"  {line(f'{item}{said}', width - 2)}", style="dim", no_wrap=True, overflow="ellipsis"))
 
 
 def _listing(context: Context, page: Mapping[str, Any]) -> Iterator[Part]:
@@ -425,11 +378,6 @@ def _listing(context: Context, page: Mapping[str, Any]) -> Iterator[Part]:
         yield Hint(f"no tasks yet; `{context.command('task', 'run', '--', 'CMD')}` starts one")
     if "next_cursor" in page:
         yield Hint(f"there are more: --cursor {page['next_cursor']}")
-
-
-def whole_task(record: Mapping[str, Any]) -> Iterator[Part]:
-    yield from (Fact(label, record[key]) for label, key in _FACTS if key in record)
-    yield from (*_figures(record), *_details(record, most=None))
 
 
 def _ended(screen: Screen, record: Mapping[str, Any]) -> CommandAnswer:

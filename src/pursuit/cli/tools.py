@@ -139,13 +139,10 @@ def pin(context: Context, *, server: ServerArgument = None) -> CommandAnswer:
     """Accept changed tools: your allow rules apply to them again."""
     found = context.drive(lambda runtime: runtime.toolbox.pin(server))
     if found["accepted"]:
-        context.screen.note("accepted: " + ", ".join(_names(found["accepted"])))
+        names = [line(f"{row['server']}.{name}") for row in found["accepted"] for name in row["tools"]]
+        context.screen.note(f"accepted: {', '.join(names)}")
     parts = _differences(found, found["accepted"], "nothing to accept: no tool has changed")
     return CommandAnswer(found, parts, code=1 if found["failures"] else 0)
-
-
-def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [line(f"{row['server']}.{name}") for row in rows for name in row["tools"]]
 
 
 def _differences(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], none: str) -> Iterator[Part]:
@@ -179,7 +176,13 @@ def _listing(found: Mapping[str, Any], *, why: bool) -> Iterator[Part]:
     """All tools, one per line for a pipe, then unreachable servers."""
     rows = found["tools"]
     cells = [
-        (row["name"], row["effect"], "parallel" if row["parallel_safe"] else "alone", _asks(row), row["reason"])
+        (
+            row["name"],
+            row["effect"],
+            "parallel" if row["parallel_safe"] else "alone",
+            ASKS[row["decision"]] + ("*" if row["when"] else ""),
+            row["reason"],
+        )
         for row in rows
     ]
     piped = [(*cell[:3], f"asks first: {cell[3]}", cell[4]) for cell in cells]
@@ -204,10 +207,6 @@ def _listing(found: Mapping[str, Any], *, why: bool) -> Iterator[Part]:
         yield Hint(f"mode {found['mode']}; * depends on the arguments: --why shows the rules")
     else:
         yield Hint(f"mode {found['mode']}; --why shows the reasons")
-
-
-def _asks(row: Mapping[str, Any]) -> str:
-    return ASKS[row["decision"]] + ("*" if row["when"] else "")
 
 
 def _reasons(row: Mapping[str, Any]) -> Iterator[str]:

@@ -63,8 +63,7 @@ def worker(
         raise ValidationFailed(faults, "no worker was started")
     context.require_shared("--state", _SHARED)
     logs.configure(log_level, log_format or ("text" if sys.stderr.isatty() else "json"))
-    trusted = context.trust_here()
-    run(_serve, context.ledger_path, trusted.runtime(), given)
+    run(_serve, context.ledger_path, context.trusted_runtime(), given)
 
 
 _LEAVING_SECONDS = 4.0

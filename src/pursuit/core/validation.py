@@ -138,11 +138,6 @@ def bounded_kind(kind: Any) -> Any:
     return made
 
 
-def _unbounded(body: Any) -> bool:
-    """True if a keyword of the schema makes the library itself search with patterns."""
-    return _has(body, "unevaluatedProperties") and _has(body, "patternProperties")
-
-
 def _has(body: object, key: str) -> bool:
     if isinstance(body, Mapping):
         table = cast("Mapping[str, object]", body)
@@ -267,7 +262,8 @@ def _read(schema: bytes, seconds: float) -> Validator | list[tuple[str, str]]:
     if errors:
         found = {_place(error.absolute_path): cut_text(error.message, _MAX_TEXT) for error in reversed(errors)}
         return sorted(found.items())[:_MAX_FAULTS]
-    if _unbounded(body):
+    # These make the library itself search with patterns.
+    if _has(body, "unevaluatedProperties") and _has(body, "patternProperties"):
         return [("unevaluatedProperties", "cannot be checked at bounded cost together with patternProperties")]
     # An explicit registry: the default one would fetch a remote `$ref` over the network.
     return Validator(cast("SchemaValidator", bounded_kind(kind)(body, registry=EMPTY_REGISTRY)), body)

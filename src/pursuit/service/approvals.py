@@ -78,10 +78,6 @@ class Answered:
         return {**row.as_json(), "status": self.status}
 
 
-def channel_of(caller: Caller) -> Channel:
-    return "terminal" if caller.transport == "terminal" else "api"
-
-
 def require_channel(channel: Channel, channels: Collection[str]) -> None:
     """Refuses an approval over a channel that the operator did not list."""
     if channel not in channels:
@@ -176,7 +172,7 @@ class Approvals:
             known = ", ".join(get_args(Permission))
             raise ValidationFailed([Fault(field="answer", reason=f"{str(answer)[:40]!r} is not one of {known}")])
         service, by, reason = self._service, caller or self._service.caller, storable_reason(reason)
-        channel = channel or channel_of(by)
+        channel = channel or ("terminal" if by.transport == "terminal" else "api")
         if answer in GRANTS:
             require_channel(channel, service.channels)
         asked, head = await self._find(approval_id, stream)

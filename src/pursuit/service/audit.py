@@ -176,7 +176,9 @@ class Audit:
                 found.sort(key=_order)
                 seen.update({row.name: row.head.seq for row in rows if first})
                 for event in found[-limit:] if first else found:
-                    yield _stored(event)
+                    body = msgspec.json.decode(event.body)
+                    row = {"at": iso(event.at), "stream": event.stream, "seq": event.seq, "hash": event.hash.hex()}
+                    yield {**row, "event": body}
                 for event in found:
                     seen[event.stream] = max(event.seq, seen.get(event.stream, 0))
                 if not follow:
@@ -230,16 +232,6 @@ def gist_of_proposal(proposal: Proposal | None) -> dict[str, Any] | None:
 
 def _order(event: StoredEvent) -> tuple[float, str, int]:
     return event.at, event.stream, event.seq
-
-
-def _stored(event: StoredEvent) -> dict[str, Any]:
-    return {
-        "at": iso(event.at),
-        "stream": event.stream,
-        "seq": event.seq,
-        "hash": event.hash.hex(),
-        "event": msgspec.json.decode(event.body),
-    }
 
 
 def _lines(events: Sequence[AnyAuditEvent], mission_id: str | None) -> list[dict[str, Any]]:

@@ -75,11 +75,6 @@ def day_of(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).date().isoformat()
 
 
-def _next_day(at: float) -> str:
-    midnight = datetime.fromtimestamp(at, UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
-    return midnight.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def stream_of(subject: str) -> str:
     return f"usage-{hashlib.sha256(subject.encode()).hexdigest()[:16]}"
 
@@ -245,7 +240,8 @@ class ClientLimits:
 
 
 def _over(limits: Ceilings, usage: Usage, who: str, now: float, *, starts: bool = False) -> LimitReached | None:
-    tomorrow = _next_day(now)
+    midnight = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    tomorrow = midnight.strftime("%Y-%m-%dT%H:%M:%SZ")
     daily: Mapping[str, tuple[float | None, float]] = {
         "missions_a_day": (limits.missions_a_day if starts else None, usage.missions),
         "tokens_a_day": (limits.tokens_a_day, usage.tokens),

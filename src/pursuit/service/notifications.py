@@ -118,14 +118,6 @@ def notice_in(event: Event) -> Notice | None:
             return None
 
 
-def caps_nearly_spent(state: MissionState, share: float) -> dict[str, float]:
-    return {
-        name: use.limit
-        for name, use in budget_use(state).caps.items()
-        if use.limit is not None and use.share is not None and use.share >= share
-    }
-
-
 def notification(
     identity: str, kind: Notice, mission_id: str, state: MissionState, *, at: float, **more: Any
 ) -> Notification:
@@ -210,7 +202,10 @@ class Notifier:
     def _tell_budget(self, mission_id: str, state: MissionState, at: float) -> None:
         if state.terminal or state.waiting_for == "budget":
             return  # already sent
-        for name, cap in caps_nearly_spent(state, self._settings.budget_share).items():
+        for name, use in budget_use(state).caps.items():
+            if use.share is None or use.share < self._settings.budget_share:
+                continue
+            cap = use.limit or 0
             identity = f"{mission_id}-{name}-{cap:g}".replace(".", "_")  # no dot: the signature joins by dots
             self._tell(identity, "budget", mission_id, state, at=at, cap=name)
 

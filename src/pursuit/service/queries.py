@@ -409,7 +409,10 @@ class Queries:
         """
         waits = status == "waiting" and summary.get("waiting_for") in FOR_PROVIDERS
         driven = status == "running" or (waits and summary.get("wait_until") is not None)
-        if not driven or await self.ledger.is_claimed(mission_id) or await self._is_queued(mission_id):
+        if not driven or await self.ledger.is_claimed(mission_id):
+            return {}
+        background = self.placement is not None and (await self.state(mission_id)).background
+        if background and await self.has_workers(mission_id):  # it is enqueued
             return {}
         if not cut_short(status, summary, self.clock.now()):
             return {"next": "mission_iterate"}
@@ -453,14 +456,6 @@ class Queries:
         if self.placement is None:
             return False
         return (await self.state(mission_id)).mission.queue != QUEUE or await self.has_workers(mission_id)
-
-    async def _is_queued(self, mission_id: str) -> bool:
-        """True if a mission without a driver is enqueued for workers that can drive it."""
-        return (
-            self.placement is not None
-            and (await self.state(mission_id)).background
-            and await self.has_workers(mission_id)
-        )
 
     async def _machine_of(self, task_id: str | None) -> str | None:
         """The machine that a task is bound to, or None."""

@@ -30,7 +30,7 @@ from pursuit.ledger.contract import FORGOTTEN, Ledger
 from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.tasks.calls import TaskJob
 from pursuit.tasks.command import GRACE, HEARTBEAT, Command
-from pursuit.tasks.execution import GRACE_KEY, ITS_TIMEOUT, USUAL_GRACE, TaskContext, is_alive, stopping_time
+from pursuit.tasks.execution import GRACE_KEY, ITS_TIMEOUT, TaskContext, is_alive, stopping_time
 from pursuit.tasks.host import MACHINE_WAIT, Resume, Retention, TaskHost, Work
 from pursuit.tasks.reader import ended_at
 from pursuit.tasks.record import record_of, sound_text
@@ -351,7 +351,7 @@ class Tasks:
         config = self.commands.get(origin.get("command", ""))
         limit = None if config is None else config.timeout
         kept = dict(origin) if limit is None else {**origin, TIMEOUT: limit}
-        if command.grace != USUAL_GRACE:
+        if command.grace != GRACE:
             kept[GRACE_KEY] = command.grace
         return TaskJob(
             work=within(self._processes.work(command), limit), kind="process", total=command.total, origin=kept

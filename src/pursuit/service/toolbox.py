@@ -349,27 +349,21 @@ async def _first(proposer: Proposer, state: MissionState, tools: UpstreamTools) 
                     break
             case Done():
                 return {"failed": [answer.reason]}
+            case Turn(failed=failed) if failed:
+                return {"failed": list(failed)}
             case Turn():
-                return {"failed": list(answer.failed)} if answer.failed else _turn(tools, answer)
+                faults = (call.fault or "; ".join(tools.check(call.tool, call.args)) for call in answer.calls)
+                calls = [
+                    _foreseen(tools, one.tool, one.args, why) for one, why in zip(answer.calls, faults, strict=True)
+                ]
+                return {"calls": calls, "script": answer.script, "rationale": answer.rationale}
             case Proposal():
                 reasons = [str(fault) for fault in faults_in(state, tools, answer)]
                 if not reasons:
-                    return _shown(state, tools, answer)
+                    named = ((qualified(state, one.tool_name) or one.tool_name, one) for one in answer.tool_calls or ())
+                    calls = [_foreseen(tools, name, one.args) for name, one in named]
+                    return {"calls": calls, "script": answer.script, "rationale": answer.rationale}
     return {"failed": list(reasons)}
-
-
-def _turn(tools: UpstreamTools, answer: Turn) -> dict[str, Any]:
-    calls = [
-        _foreseen(tools, call.tool, call.args, call.fault or "; ".join(tools.check(call.tool, call.args)))
-        for call in answer.calls
-    ]
-    return {"calls": calls, "script": answer.script, "rationale": answer.rationale}
-
-
-def _shown(state: MissionState, tools: UpstreamTools, proposal: Proposal) -> dict[str, Any]:
-    wanted = proposal.tool_calls or ()
-    calls = [_foreseen(tools, qualified(state, one.tool_name) or one.tool_name, one.args) for one in wanted]
-    return {"calls": calls, "script": proposal.script, "rationale": proposal.rationale}
 
 
 def _foreseen(tools: UpstreamTools, name: str, args: Mapping[str, Any], fault: str = "") -> dict[str, Any]:

@@ -37,7 +37,6 @@ OUT_OF_TIME = "its time to live ended before the work did"
 GRACE_KEY = "grace"
 """The key of the command's grace period in a task's origin, if it is not the default."""
 
-USUAL_GRACE = GRACE
 MARGIN = 5.0
 """Maximum seconds until the end of the last process of a killed command is noticed."""
 
@@ -45,7 +44,7 @@ MARGIN = 5.0
 def stopping_time(state: TaskState) -> float:
     """Maximum seconds from a cancellation request until a task has stopped."""
     grace = state.origin.get(GRACE_KEY)
-    return (float(grace) if isinstance(grace, int | float) else USUAL_GRACE) + MARGIN
+    return (float(grace) if isinstance(grace, int | float) else GRACE) + MARGIN
 
 
 async def out_of_time(store: TaskRecords, task_id: str, *, winds_down: bool) -> None:

@@ -9,6 +9,7 @@ import hashlib
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,33 +22,32 @@ if TYPE_CHECKING:
     import regex
 
 
-_LEAST = 1 << 10
-
-
 class Units:
-    """The set of counted units, which only grows: eight bytes for each, in memory and on disk.
+    """The set of counted units, which only grows. The file has eight bytes for each.
 
     After a crash the file is cut back to the last mark, so each unit counts once, even if its line is read again.
     """
 
     def __init__(self, path: Path, *, count: int = 0) -> None:
         self._path = path
-        self._table = array("Q", bytes(8 * _LEAST))
+        self._known: set[int] = set()
         self._new = array("Q")
-        self.count = 0
         if path.exists():
             os.truncate(path, 8 * count)
             stored = array("Q")
             stored.frombytes(path.read_bytes())
-            for digest in stored:
-                self._put(digest)
+            self._known.update(stored)
+
+    @property
+    def count(self) -> int:
+        return len(self._known)
 
     def add(self, texts: Iterable[str]) -> None:
-        blake, number_of, new = hashlib.blake2b, int.from_bytes, self._new
         for text in dict.fromkeys(texts):  # most repeats are close together, and cost less here
-            number = number_of(blake(text.encode(), digest_size=8).digest(), "little") or 1  # 0 marks an empty slot
-            if self._put(number):
-                new.append(number)
+            number = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+            if number not in self._known:
+                self._known.add(number)
+                self._new.append(number)
 
     def store(self) -> None:
         """Writes the new units; raises `OSError`."""
@@ -57,26 +57,6 @@ class Units:
         with os.fdopen(descriptor, "wb") as file:
             file.write(self._new.tobytes())
         self._new = array("Q")
-
-    def _put(self, number: int) -> bool:
-        table, mask = self._table, len(self._table) - 1
-        place = number & mask
-        while (found := table[place]) != 0:
-            if found == number:
-                return False
-            place = (place + 1) & mask
-        table[place] = number
-        self.count += 1
-        if self.count * 3 > len(table) * 2:
-            self._grow()
-        return True
-
-    def _grow(self) -> None:
-        old, self._table = self._table, array("Q", bytes(16 * len(self._table)))
-        self.count = 0
-        for number in old:
-            if number:
-                self._put(number)
 
 
 MAX_MESSAGE = 200
@@ -103,21 +83,18 @@ class OutputProgress:
         self.off = list(off)
         self._seconds = seconds
         self.metrics = LogMetrics(command.metrics)
-        self._rules = {
-            key: rule
-            for rule in command.metrics
-            if rule.file is None and (key := f"metrics.{rule.name}") not in self.off
-        }
         said = {
             "unit_pattern": (command.unit_pattern, self._count),
             "failure_pattern": (command.failure_pattern, self._collect),
             "item_pattern": (command.item_pattern, self._name),
         }
-        self._looks: dict[str, tuple[str, Callable[[Iterator[regex.Match[str]]], None]]] = {
-            name: (pattern, look)
-            for name, (pattern, look) in said.items()
-            if pattern is not None and name not in self.off
+        looks: dict[str, Callable[[str], None]] = {
+            name: partial(self._search, pattern, take) for name, (pattern, take) in said.items() if pattern is not None
         }
+        for rule in command.metrics:
+            if rule.file is None:
+                looks[f"metrics.{rule.name}"] = partial(self.metrics.look, rule, seconds=seconds)
+        self._looks = {name: look for name, look in looks.items() if name not in self.off}
 
     @property
     def notes(self) -> list[str]:
@@ -131,24 +108,18 @@ class OutputProgress:
         self.lines += lines.count(b"\n")
         self.message = _last_word(lines) or self.message
         before = len(self.off)
-        if self._looks or self._rules:
-            for piece in _pieces(lines):
-                self._look(_bounded(piece).decode("utf-8", "replace"))
+        for piece in _pieces(lines) if self._looks else ():
+            text = _bounded(piece).decode("utf-8", "replace")
+            for name, look in list(self._looks.items()):
+                try:
+                    look(text)
+                except Unfinished:
+                    del self._looks[name]
+                    self.off.append(name)
         return self.notes[before:]
 
-    def _look(self, text: str) -> None:
-        for name, (pattern, look) in list(self._looks.items()):
-            try:
-                look(line_matches(pattern, text, self._seconds))
-            except Unfinished:
-                del self._looks[name]
-                self.off.append(name)
-        for name, rule in list(self._rules.items()):
-            try:
-                self.metrics.look(rule, text, self._seconds)
-            except Unfinished:
-                del self._rules[name]
-                self.off.append(name)
+    def _search(self, pattern: str, take: Callable[[Iterator[regex.Match[str]]], None], text: str) -> None:
+        take(line_matches(pattern, text, self._seconds))
 
     def _count(self, found: Iterator[regex.Match[str]]) -> None:
         self.units.add(_meant(one) for one in found)

@@ -82,7 +82,8 @@ class Spool:
         self._folder = folder
         self._place = str(folder)
         self._stream = stream
-        self._kept = self._first(number)
+        kept = (path.name.split(".")[1] for path in folder.glob(f"{stream}.[0-9]*"))
+        self._kept = min([int(name) for name in kept if name.isdigit()], default=number)
         self.number = number
         self.offset = offset
 
@@ -91,17 +92,19 @@ class Spool:
         while True:
             # Checked first: the next segment begins after the last byte of this one.
             over = any(self._path(self.number + 1, gap=gap).exists() for gap in (False, True))
-            data = self._bytes(most)
+            data = b""
+            with contextlib.suppress(FileNotFoundError), self._path(self.number).open("rb", buffering=0) as file:
+                file.seek(self.offset)
+                data = file.read(most)
             if data:
                 self.offset += len(data)
                 return data
             gap = read_json(self._path(self.number, gap=True))
-            if gap is not None:
-                self.number, self.offset = self.number + 1, 0
-                return SpoolGap(int(gap.get("dropped", 0)))
-            if not over:
+            if gap is None and not over:
                 return None
             self.number, self.offset = self.number + 1, 0
+            if gap is not None:
+                return SpoolGap(int(gap.get("dropped", 0)))
 
     def has_more(self) -> bool:
         """True if `read` gives something now. It is called very often, and pathlib would be too slow."""
@@ -118,20 +121,6 @@ class Spool:
             for gap in (False, True):
                 self._path(self._kept, gap=gap).unlink(missing_ok=True)
             self._kept += 1
-
-    def _first(self, number: int) -> int:
-        names = (path.name.split(".")[1] for path in self._folder.glob(f"{self._stream}.[0-9]*"))
-        return min([int(name) for name in names if name.isdigit()], default=number)
-
-    def _bytes(self, most: int) -> bytes:
-        try:
-            descriptor = os.open(self._path(self.number), os.O_RDONLY)
-        except FileNotFoundError:
-            return b""
-        try:
-            return os.pread(descriptor, most, self.offset)
-        finally:
-            os.close(descriptor)
 
     def _path(self, number: int, *, gap: bool = False) -> Path:
         return self._folder / (segment_name(self._stream, number) + (".gap" if gap else ""))
@@ -423,8 +412,10 @@ class Reader:
         """Reads a bounded piece; False if there was nothing left. With `last`, no process writes any more."""
         ended = read_json(self._folder / "exit")  # checked first: it is written after the last byte
         for _ in range(STEP):
-            moved = [self._advance(track) for track in self._tracks]
-            if not any(moved):
+            found = [(track, lines) for track in self._tracks if (lines := track.read()) is not None]
+            for track, lines in found:
+                self._take(track, lines)
+            if not found:
                 break
         else:
             return True
@@ -455,13 +446,6 @@ class Reader:
     def discard(self, mark: Mapping[str, Any]) -> None:
         for track in self._tracks:
             track.spool.discard(mark[track.name][0])
-
-    def _advance(self, track: _Track) -> bool:
-        lines = track.read()
-        if lines is None:
-            return False
-        self._take(track, lines)
-        return True
 
     def _take(self, track: _Track, lines: bytes) -> None:
         self._log.append(lines)

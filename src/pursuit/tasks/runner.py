@@ -359,7 +359,8 @@ class Processes:
                 stamped.check()
                 # Shielded: after a cancellation in the middle nobody would know if it runs. Starting is quick.
                 with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(_lay_out, folder, stamped)
+                    folder.mkdir(mode=0o700)
+                    await anyio.to_thread.run_sync(write_whole, str(folder / "command"), stamped.stored())
                     request = {"id": ctx.task_id, "folder": str(folder), **_to_start(stamped), **self._limits}
                     await self._supervisor.request(request)
             except ValidationFailed as error:
@@ -495,11 +496,6 @@ class Processes:
         except PursuitError:
             return  # removed meanwhile, or the ledger is unavailable; `remove` deletes all
         await anyio.to_thread.run_sync(_tidy_up, folder)
-
-
-def _lay_out(folder: Path, command: Command) -> None:
-    folder.mkdir(mode=0o700)
-    write_whole(str(folder / "command"), command.stored())
 
 
 def _to_start(command: Command) -> dict[str, Any]:
