@@ -7,8 +7,8 @@ intent, the question about it and its end. `Iteration` and `Call` are the forms 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Self
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self
 
 import msgspec
 from msgspec import UNSET
@@ -312,8 +312,35 @@ class History:
         return sorted(ended, key=lambda one: one.index)
 
     def take(self, event: Event, seq: int = 0) -> None:
-        if (take := self._TAKES.get(type(event))) is not None:
-            take(self, event, seq)
+        """Adds the next event, which has this number in its stream."""
+        match event:
+            case CallIntended():
+                self._intended(event, self._iteration(event.iteration, seq).calls, seq)
+            case CallSettled():
+                self._settled(event)
+            case CallRefused():
+                calls = self._iteration(event.iteration, seq).calls
+                row = calls.pop(event.call_id, None) or CallRow(seq=seq, call_id=event.call_id, at=event.at)
+                row = calls[event.call_id] = msgspec.structs.replace(row, end=event)
+                self.ended_calls.append(row)
+            case IterationProposed():
+                self._iteration(event.iteration, seq).proposed = event
+                self.turns.append(event)
+            case TurnContinued():
+                self._iteration(event.iteration, seq).continued += (event,)
+            case ScriptEnded():
+                iteration = self._iteration(event.iteration, seq)
+                iteration.script, iteration.script_seq = event, seq
+            case IterationEnded():
+                self._iteration(event.iteration, seq).ended = event
+            case ModelAsked():
+                self._iteration(event.iteration, seq).turns.append(ModelTurn(seq=seq, asked=event))
+            case ModelAnswered():
+                self._answered(event)
+            case ApprovalAsked() | ApprovalAnswered() | ApprovalExpired():
+                self._questioned(event, seq)
+            case _:
+                pass
 
     def _iteration(self, index: int, seq: int) -> IterationRow:
         row = self.iterations.get(index)
@@ -321,22 +348,8 @@ class History:
             row = self.iterations[index] = IterationRow(seq=seq, index=index, calls={}, turns=[])
         return row
 
-    def _proposed(self, event: IterationProposed, seq: int) -> None:
-        self._iteration(event.iteration, seq).proposed = event
-        self.turns.append(event)
-
-    def _continued(self, event: TurnContinued, seq: int) -> None:
-        self._iteration(event.iteration, seq).continued += (event,)
-
-    def _script_ended(self, event: ScriptEnded, seq: int) -> None:
-        row = self._iteration(event.iteration, seq)
-        row.script, row.script_seq = event, seq
-
-    def _ended(self, event: IterationEnded, seq: int) -> None:
-        self._iteration(event.iteration, seq).ended = event
-
-    def _intended(self, event: CallIntended, seq: int) -> None:
-        calls = self._iteration(event.iteration, seq).calls
+    @staticmethod
+    def _intended(event: CallIntended, calls: dict[str, CallRow], seq: int) -> None:
         row = calls.get(event.call_id)
         if row is None:
             calls[event.call_id] = CallRow(seq=seq, call_id=event.call_id, at=event.at, intended=event)
@@ -345,7 +358,7 @@ class History:
                 del calls[event.call_id]
             calls[event.call_id] = msgspec.structs.replace(row, intended=event, end=None)
 
-    def _settled(self, event: CallSettled, _seq: int) -> None:
+    def _settled(self, event: CallSettled) -> None:
         iteration = self.iterations.get(event.iteration)
         row = None if iteration is None else iteration.calls.get(event.call_id)
         if iteration is None or row is None or row.intended is None:
@@ -358,16 +371,7 @@ class History:
         if event.change is not None:
             self.turns.append(row)
 
-    def _refused(self, event: CallRefused, seq: int) -> None:
-        calls = self._iteration(event.iteration, seq).calls
-        row = calls.pop(event.call_id, None) or CallRow(seq=seq, call_id=event.call_id, at=event.at)
-        row = calls[event.call_id] = msgspec.structs.replace(row, end=event)
-        self.ended_calls.append(row)
-
-    def _asked(self, event: ModelAsked, seq: int) -> None:
-        self._iteration(event.iteration, seq).turns.append(ModelTurn(seq=seq, asked=event))
-
-    def _answered(self, event: ModelAnswered, _seq: int) -> None:
+    def _answered(self, event: ModelAnswered) -> None:
         iteration = self.iterations.get(event.iteration)
         turns = [] if iteration is None else iteration.turns
         for place in range(len(turns) - 1, -1, -1):
@@ -386,18 +390,3 @@ class History:
             calls = self._iteration(asked.iteration, seq).calls
             row = calls.get(asked.call_id) or CallRow(seq=seq, call_id=asked.call_id, at=event.at)
             calls[asked.call_id] = msgspec.structs.replace(row, question=asked)
-
-    _TAKES: ClassVar[dict[type[Any], Callable[[History, Any, int], None]]] = {
-        CallIntended: _intended,
-        CallSettled: _settled,
-        CallRefused: _refused,
-        IterationProposed: _proposed,
-        TurnContinued: _continued,
-        ScriptEnded: _script_ended,
-        IterationEnded: _ended,
-        ModelAsked: _asked,
-        ModelAnswered: _answered,
-        ApprovalAsked: _questioned,
-        ApprovalAnswered: _questioned,
-        ApprovalExpired: _questioned,
-    }

@@ -35,25 +35,8 @@ from pursuit.engine.lessons import lessons_for
 from pursuit.engine.models import affordable, offered
 from pursuit.errors import InvalidArgument, ModelUnavailable, PursuitError
 from pursuit.ledger.contract import Ledger
+from pursuit.proposers import language
 from pursuit.proposers.contract import DrivingPlace, ModelAsker, NoModels, ProposerContext, kind_of
-from pursuit.proposers.language import (
-    CHARACTERS,
-    AssistantMessage,
-    LanguageModel,
-    ModelAccess,
-    ModelRequest,
-    NoAnswer,
-    NoAnswerYet,
-    NoSampler,
-    OfferedTool,
-    Terms,
-    ToolMessage,
-    ToolNames,
-    WrappedModel,
-    body_of,
-    read_answer,
-    size_of,
-)
 
 
 class CallText(Shown, frozen=True, kw_only=True):
@@ -176,7 +159,7 @@ class Conversations:
         async for asked, answered, request in self._requests(mission_id, events):
             if asked.purpose == "summary":
                 continue
-            recorded = None if answered is None else await read_answer(answered, self.ledger.blob)
+            recorded = None if answered is None else await language.read_answer(answered, self.ledger.blob)
             row = RequestReplay(
                 iteration=asked.iteration,
                 request=asked.attempt,
@@ -189,7 +172,7 @@ class Conversations:
             thinking = 0 if model.terms is None else model.terms.thinking(request.settings)
             try:
                 answer = await model.answer(replace(request, max_tokens=request.max_tokens + thinking))
-            except NoAnswer as error:
+            except language.NoAnswer as error:
                 raise ModelUnavailable(str(error), model=name) from error
             same, now = _calls(answer) == row.calls, _calls(answer)
             used = ReplayUse(tokens=answer.input_tokens + answer.output_tokens, cost_usd=answer.cost_usd)
@@ -211,7 +194,7 @@ class Conversations:
 
     async def _requests(
         self, mission_id: str, events: Sequence[AnyEvent]
-    ) -> AsyncIterator[tuple[ModelAsked, ModelAnswered | None, ModelRequest]]:
+    ) -> AsyncIterator[tuple[ModelAsked, ModelAnswered | None, language.ModelRequest]]:
         """Yields each answered request as it was built then, and the last one even without an answer."""
         answers = {
             (one.iteration, one.attempt): one
@@ -239,9 +222,9 @@ class Conversations:
                         yield event, following, request
             state = advance(state, event)
 
-    async def _summary(self, mission_id: str, state: MissionState, asked: ModelAsked) -> list[ModelRequest]:
+    async def _summary(self, mission_id: str, state: MissionState, asked: ModelAsked) -> list[language.ModelRequest]:
         """The request for a summary; the same state and window always give the same request."""
-        found: list[ModelRequest] = []
+        found: list[language.ModelRequest] = []
         async with self._opened(mission_id, state, asked, {}, found) as asker:
             await asker.propose(state, ())
         return found
@@ -253,14 +236,14 @@ class Conversations:
         state: MissionState,
         asked: ModelAsked,
         kept: dict[str, Any],
-        found: list[ModelRequest] | None = None,
+        found: list[language.ModelRequest] | None = None,
     ) -> AsyncGenerator[ModelAsker]:
         """The proposer as it was at a request; `found` collects its requests instead of sending them to models."""
         window = None if state.conversation.began is None else state.conversation.began.window
-        unasked = NoSampler(name=asked.model, terms=Terms(window=window))
-        access = ModelAccess(models=_Unasked(unasked.terms), tools_bytes=1 << 30, kept=kept)
+        unasked = language.NoSampler(name=asked.model, terms=language.Terms(window=window))
+        access = language.ModelAccess(models=_Unasked(unasked.terms), tools_bytes=1 << 30, kept=kept)
 
-        def unsent(model: LanguageModel) -> LanguageModel:
+        def unsent(model: language.LanguageModel) -> language.LanguageModel:
             return _Unsent(model, state, [] if found is None else found)
 
         means = replace(
@@ -275,14 +258,14 @@ class Conversations:
         async with kind_of(settings.kind).open(settings, means) as asker:
             yield cast("ModelAsker", asker)
 
-    async def _next(self, mission_id: str, state: MissionState) -> list[ModelRequest]:
+    async def _next(self, mission_id: str, state: MissionState) -> list[language.ModelRequest]:
         """The request that a run would send now, if the budget allows one: for the next turn, or for a summary.
 
         The mission's own proposer builds it; its events change only this state and are not stored.
         """
-        found: list[ModelRequest] = []
+        found: list[language.ModelRequest] = []
 
-        def unsent(model: LanguageModel) -> LanguageModel:
+        def unsent(model: language.LanguageModel) -> language.LanguageModel:
             return _Unsent(model, state, found)
 
         async def compact(event: ConversationCompacted) -> None:
@@ -310,7 +293,7 @@ class Conversations:
             now=self.driver.clock.now,
         )
 
-    async def _tools(self, state: MissionState) -> list[OfferedTool]:
+    async def _tools(self, state: MissionState) -> list[language.OfferedTool]:
         body = (
             None
             if state.conversation.tools_offered is None
@@ -318,10 +301,10 @@ class Conversations:
         )
         if body is None:
             return offered(state, await self.driver.source.tools_for(state.tools, state.mission.policy, state.callers))
-        names = ToolNames([*state.tools, *OWN_TOOLS])
+        names = language.ToolNames([*state.tools, *OWN_TOOLS])
         rows: list[tuple[str, str, dict[str, Any]]] = msgspec.json.decode(body)
         return [
-            OfferedTool(name=meant, description=description, schema=schema)
+            language.OfferedTool(name=meant, description=description, schema=schema)
             for shown, description, schema in rows
             if (meant := names.meant(shown)) is not None
         ]
@@ -329,32 +312,32 @@ class Conversations:
 
 @dataclass(frozen=True, slots=True)
 class _Unasked(NoModels):
-    terms: Terms | None
+    terms: language.Terms | None
 
-    def open(self, name: str) -> LanguageModel:
-        return NoSampler(name=name, terms=self.terms)
+    def open(self, name: str) -> language.LanguageModel:
+        return language.NoSampler(name=name, terms=self.terms)
 
 
 @dataclass(frozen=True, slots=True)
-class _Unsent(WrappedModel):
+class _Unsent(language.WrappedModel):
     state: MissionState
-    found: list[ModelRequest]
+    found: list[language.ModelRequest]
 
-    async def answer(self, request: ModelRequest) -> ModelAnswer:
+    async def answer(self, request: language.ModelRequest) -> ModelAnswer:
         self.found.append(affordable(self.state, request, self.terms))
-        raise NoAnswerYet("nothing is sent")
+        raise language.NoAnswerYet("nothing is sent")
 
 
 async def _not_cut(_event: ConversationCompacted) -> None:
     """Does nothing: compactions of earlier conversations are already recorded."""
-    raise NoAnswerYet("nothing is recorded")
+    raise language.NoAnswerYet("nothing is recorded")
 
 
 def _calls(answer: ModelAnswer | None) -> list[CallText]:
     return [] if answer is None else [CallText(tool=call.name, args=call.args) for call in answer.calls]
 
 
-def _row(request: ModelRequest, asked: ModelAsked | None, answered: ModelAnswered | None) -> RequestText:
+def _row(request: language.ModelRequest, asked: ModelAsked | None, answered: ModelAnswered | None) -> RequestText:
     digest = request.digest()
     row = RequestText(
         iteration=request.iteration,
@@ -386,25 +369,25 @@ def _row(request: ModelRequest, asked: ModelAsked | None, answered: ModelAnswere
 
 def _message(message: Any) -> MessageText:
     match message:
-        case AssistantMessage():
+        case language.AssistantMessage():
             return MessageText(role="assistant", text=message.answer.text, calls=_calls(message.answer))
-        case ToolMessage():
+        case language.ToolMessage():
             media = tuple(one.type for one in message.media)
             return MessageText(role="tool", tool=message.tool, text=message.text, failed=message.failed, media=media)
         case _:
             return MessageText(role="user", text=message.text)
 
 
-def _tokens(request: ModelRequest) -> dict[str, int]:
+def _tokens(request: language.ModelRequest) -> dict[str, int]:
     parts = {"system": len(request.system), "tools": len(request.tools_body)}
     parts |= dict.fromkeys(("first message", "later messages", "answers", "results"), 0)
     for place, message in enumerate(request.messages):
-        size = size_of(message, body_of(message))
+        size = language.size_of(message, language.body_of(message))
         match message:
-            case AssistantMessage():
+            case language.AssistantMessage():
                 parts["answers"] += size
-            case ToolMessage():
+            case language.ToolMessage():
                 parts["results"] += size
             case _:
                 parts["later messages" if place else "first message"] += size
-    return {name: size // CHARACTERS for name, size in parts.items()}
+    return {name: size // language.CHARACTERS for name, size in parts.items()}
