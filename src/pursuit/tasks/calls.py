@@ -40,32 +40,27 @@ class Jobs(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
 class HostedCalls:
     """Calls of `upstream`'s tools as tasks of this process's `host`, which opens with the first task.
 
     `tail` gives the last lines of a task's log.
     """
 
-    def __init__(
-        self,
-        host: Callable[[], Awaitable[TaskHost]],
-        upstream: Callable[[str], Upstream],
-        tail: Callable[[str, int], Awaitable[Sequence[str]]],
-    ) -> None:
-        self._host = host
-        self._upstream = upstream
-        self._tail = tail
+    host: Callable[[], Awaitable[TaskHost]]
+    upstream: Callable[[str], Upstream]
+    tail: Callable[[str, int], Awaitable[Sequence[str]]]
 
     async def begin(
         self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str, folder: Folder | None = None
     ) -> None:
         """Begins the task with that id, unless it has begun. Raises `CallFailed` if it cannot begin."""
-        host = await self._host()
+        host = await self.host()
         with suppress(TaskNotFound):
             await host.take_up(await host.store.get(task_id))
             return
         try:
-            upstream = self._upstream(tool.server)
+            upstream = self.upstream(tool.server)
             if isinstance(upstream, Jobs):
                 job = upstream.job(tool.name, arguments, call_id=call_id, folder=folder)
             else:
@@ -87,7 +82,7 @@ class HostedCalls:
 
     async def outcome(self, task_id: str, *, within: float = 0.0) -> ToolResult | None:
         """The task's result, or None while it runs. Raises `CallFailed` if it ended without a result."""
-        host = await self._host()
+        host = await self.host()
         store = host.store
         try:
             state = await store.get(task_id)
@@ -105,13 +100,13 @@ class HostedCalls:
     async def log(self, task_id: str) -> str:
         """The end of its command's output; empty for a task without a command, or one that is no longer recorded."""
         with suppress(TaskNotFound):
-            return "".join(f"{line}\n" for line in await self._tail(task_id, LOG_LINES))
+            return "".join(f"{line}\n" for line in await self.tail(task_id, LOG_LINES))
         return ""
 
     async def cancel(self, task_id: str, *, reason: str) -> None:
         """Requests its cancellation; an ended task stays as it is."""
         with suppress(TaskNotFound):
-            await (await self._host()).cancel(task_id, reason=reason)
+            await (await self.host()).cancel(task_id, reason=reason)
 
     def resume(self, state: TaskState) -> Work | None:
         """Resumes a call whose process died; possible only if the server runs the call as its own task."""
@@ -125,7 +120,7 @@ class HostedCalls:
                 await ctx.update_status(message)
 
             try:
-                upstream = self._upstream(server)
+                upstream = self.upstream(server)
                 if not isinstance(upstream, Resumable):
                     raise CallFailed(f"server {server!r} no longer supports tasks; {NOT_KNOWN}")
                 return _ending_of(await upstream.pick_up(tool, known, on_progress=progressed))

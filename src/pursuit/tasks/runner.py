@@ -14,7 +14,7 @@ import socket
 import subprocess
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -133,39 +133,29 @@ READERS = 4
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, kw_only=True)
 class Running:
     """A started command as the work of one task: read to its end, or stopped on request.
 
     Invariant: this process or the next records its real exit; if this process ends, the command continues.
     """
 
-    def __init__(
-        self,
-        ctx: TaskContext,
-        command: Command,
-        meta: Meta,
-        reader: Reader,
-        *,
-        process_table: ProcessTable,
-        readers: anyio.CapacityLimiter,
-        unmarked: int = UNMARKED,
-    ) -> None:
-        self._ctx = ctx
-        self._command = command
-        self._meta = meta
-        self._reader = reader
-        self._process_table = process_table
-        self._readers = readers
-        self._unmarked = unmarked
-        self._item = ctx.state.item
-        self._cancelled = False
-        self.left = False
-        """True if it was left running for another process."""
-        self._marked = 0.0
-        self._heard = time.monotonic()
-        self._beat = self._heard
-        self._checked = self._heard
-        self._lost = False
+    ctx: TaskContext
+    command: Command
+    meta: Meta
+    reader: Reader
+    process_table: ProcessTable
+    readers: anyio.CapacityLimiter
+    unmarked: int = UNMARKED
+    left: bool = False
+    """True if it was left running for another process."""
+    _cancelled: bool = False
+    _marked: float = 0.0
+    _lost: bool = False
+
+    def __post_init__(self) -> None:
+        self._item = self.ctx.state.item
+        self._heard = self._beat = self._checked = time.monotonic()
 
     async def to_its_end(self, folder: Path) -> Ending:
         """Reads its output, stops it on request, and returns its end. If cancelled, leaves the command running."""
@@ -174,34 +164,34 @@ class Running:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._stop, stopped, folder)
                 await self._read()
-                if self._ctx.cancelled:
+                if self.ctx.cancelled:
                     await stopped.wait()
-                elif self._reader.exit is None:
+                elif self.reader.exit is None:
                     # Its supervisor died: its output is lost and its exit unknown.
-                    await self._process_table.end(self._meta, self._command.grace)
+                    await self.process_table.end(self.meta, self.command.grace)
                 tasks.cancel_scope.cancel()
         except anyio.get_cancelled_exc_class():
             self.left = True
             raise
         ending = ending_of(await anyio.to_thread.run_sync(self._run, folder))
-        return replace(ending, at=(self._reader.exit or {}).get("at"))
+        return replace(ending, at=(self.reader.exit or {}).get("at"))
 
     async def _stop(self, stopped: anyio.Event, folder: Path) -> None:
-        await self._ctx.wait_cancelled()
-        ended, order = ended_at(folder), self._ctx.state.cancel
+        await self.ctx.wait_cancelled()
+        ended, order = ended_at(folder), self.ctx.state.cancel
         self._cancelled = ended is None or order is None or order.at < ended  # a request after its end changes nothing
-        await self._process_table.end(self._meta, self._command.grace)
+        await self.process_table.end(self.meta, self.command.grace)
         stopped.set()
 
     async def _read(self) -> None:
         while True:
-            before = self._reader.taken
-            more = await anyio.to_thread.run_sync(lambda: self._reader.step(last=self._lost), limiter=self._readers)
-            if self._reader.taken != before:
+            before = self.reader.taken
+            more = await anyio.to_thread.run_sync(lambda: self.reader.step(last=self._lost), limiter=self.readers)
+            if self.reader.taken != before:
                 self._heard = self._beat = time.monotonic()
-            if self._reader.finished:
+            if self.reader.finished:
                 return
-            if self._reader.unmarked and (time.monotonic() >= self._due() or self._reader.unmarked >= self._unmarked):
+            if self.reader.unmarked and (time.monotonic() >= self._due() or self.reader.unmarked >= self.unmarked):
                 await self._mark()
             if not more:
                 await self._wait()
@@ -217,60 +207,60 @@ class Running:
             await anyio.sleep(min(MAX_PAUSE, max(SHORTEST_PAUSE, (now - self._heard) / 10)))
             if now >= self._checked + LIVENESS_EVERY:
                 self._checked = now
-                self._lost = not await anyio.to_thread.run_sync(lambda: self._meta.supervisor.lives)
-            if now >= self._beat + self._command.heartbeat:
+                self._lost = not await anyio.to_thread.run_sync(lambda: self.meta.supervisor.lives)
+            if now >= self._beat + self.command.heartbeat:
                 await self._sign_of_life()
-            if self._lost or self._reader.has_news() or (self._reader.unmarked and now >= self._due()):
+            if self._lost or self.reader.has_news() or (self.reader.unmarked and now >= self._due()):
                 return
 
     async def _sign_of_life(self) -> None:
         self._beat = time.monotonic()
-        progress = self._reader.progress
+        progress = self.reader.progress
         last = progress.item or self._item or progress.message
         named = f" (last: {last})" if last else ""
-        await self._told(self._ctx.heartbeat(f"still running … {in_words(self._seconds())} elapsed{named}"))
+        await self._told(self.ctx.heartbeat(f"still running … {in_words(self._seconds())} elapsed{named}"))
 
     async def _mark(self) -> None:
         """Stores how far the output was read, and then deletes that part of the spool."""
         self._marked = time.monotonic()
-        progress = self._reader.progress
+        progress = self.reader.progress
         try:
-            mark = self._reader.mark()
+            mark = self.reader.mark()
         except OSError as error:
-            log.warning("a task's units cannot be stored", extra=log_fields(self._ctx.task_id, error))
+            log.warning("a task's units cannot be stored", extra=log_fields(self.ctx.task_id, error))
             return
         done = progress.units.count if progress.counts else None
-        word = self._ctx.remember(
-            {**mark, "pid": self._meta.leader.pid}, message=progress.message, done=done, item=progress.item
+        word = self.ctx.remember(
+            {**mark, "pid": self.meta.leader.pid}, message=progress.message, done=done, item=progress.item
         )
         if await self._told(word):
-            await anyio.to_thread.run_sync(self._reader.discard, mark, limiter=self._readers)
+            await anyio.to_thread.run_sync(self.reader.discard, mark, limiter=self.readers)
 
     async def _told(self, word: Any) -> bool:
         """True if the ledger stored it; a ledger that is not writable now must not stop the command."""
         try:
             await word
         except PursuitError as error:
-            log.warning("a task's progress cannot be stored", extra=log_fields(self._ctx.task_id, error))
+            log.warning("a task's progress cannot be stored", extra=log_fields(self.ctx.task_id, error))
             return False
         return True
 
     def _seconds(self) -> float:
-        return max(0.0, time.time() - self._meta.at)
+        return max(0.0, time.time() - self.meta.at)
 
     def _run(self, folder: Path) -> FinishedRun:
-        reader, progress, order = self._reader, self._reader.progress, self._ctx.state.cancel
+        reader, progress, order = self.reader, self.reader.progress, self.ctx.state.cancel
         ended = reader.exit or {}
         notes = list(progress.notes)
         if ended.get("code") == 0:
-            notes += [*self._command.read_files(progress.metrics), *progress.metrics.notes()]
+            notes += [*self.command.read_files(progress.metrics), *progress.metrics.notes()]
         # After a failure the end of stderr is shown anyway, and often it is the whole output.
         only_errors = ended.get("code") != 0 and log_end(folder, LOG) == log_end(folder, ERRORS)
         return FinishedRun(
-            task_id=self._ctx.task_id,
-            command=self._command,
+            task_id=self.ctx.task_id,
+            command=self.command,
             code=ended.get("code"),
-            seconds=max(0.0, ended.get("at", time.time()) - self._meta.at),
+            seconds=max(0.0, ended.get("at", time.time()) - self.meta.at),
             done=progress.units.count if progress.counts else None,
             item=progress.item or self._item,
             failures=progress.failures,
@@ -278,7 +268,7 @@ class Running:
             stderr=tail_of(folder, ERRORS, STDERR_LINES, MAX_STDERR_LINE),
             output=[] if only_errors else _end_of_output(folder),
             notes=notes,
-            mark={**reader.mark(), "pid": self._meta.leader.pid},
+            mark={**reader.mark(), "pid": self.meta.leader.pid},
             cancelled=self._cancelled,
             overdue=order is not None and order.by in DEADLINES,
             why=None if order is None else order.reason,
@@ -473,8 +463,15 @@ class Processes:
         reader = await anyio.to_thread.run_sync(
             lambda: Reader(folder, command, ctx.state.mark, bound=self._log_bytes), limiter=self._readers
         )
-        table, readers = self._process_table, self._readers
-        running = Running(ctx, command, meta, reader, process_table=table, readers=readers, unmarked=self._unmarked)
+        running = Running(
+            ctx=ctx,
+            command=command,
+            meta=meta,
+            reader=reader,
+            process_table=self._process_table,
+            readers=self._readers,
+            unmarked=self._unmarked,
+        )
         try:
             ending = await running.to_its_end(folder)
             refused = read_meta(folder)  # `meta` is written before exec, which may fail
