@@ -9,7 +9,7 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 MAX_FAULTS, MAX_FAULT_TEXT = 5, 400
@@ -36,14 +36,8 @@ class Fault:
 
     def as_dict(self) -> dict[str, Any]:
         """The fault as JSON, without absent fields."""
-        pairs = {
-            "field": self.field,
-            "reason": self.reason,
-            "source": self.source,
-            "line": self.line,
-            "column": self.column,
-        }
-        return {key: value for key, value in pairs.items() if value is not None}
+        pairs = asdict(self).items()
+        return {key: value for key, value in pairs if value is not None and key != "excerpt"}
 
 
 class PursuitError(Exception):

@@ -513,9 +513,11 @@ class CommandTable(EnvironmentTable):
         for name, metric in (as_table(given.get("metrics")) or {}).items():
             file: object = (as_table(metric) or {}).get("file")
             for place in places(_readable([file])):
-                yield from (Broken(why, ("metrics", name, "file")) for why in declared.no_text(place))
-        total = _place_of(given.get("total"))
-        yield from (Broken(why, "total") for why in declared.no_number(total) if total is not None)
+                faults = declared.misfits(place, ("array", "boolean"), "must be a text or a number")
+                yield from (Broken(why, ("metrics", name, "file")) for why in faults)
+        if (total := _place_of(given.get("total"))) is not None:
+            faults = declared.misfits(total, ("string", "boolean", "array"), "is not a number")
+            yield from (Broken(why, "total") for why in faults)
 
 
 class CommandConfig(CommandTable):
@@ -602,15 +604,11 @@ class _Declared:
         if name not in self.tables:
             yield f"there is no parameter {name!r}{nearest(name, self.tables) or otherwise}"
 
-    def no_text(self, name: str) -> Iterator[str]:
+    def misfits(self, name: str, kinds: Sequence[str], why: str) -> Iterator[str]:
+        """The fault of a parameter that is unknown or of one of these kinds."""
         yield from self.unknown(name)
-        if self.kinds.get(name) in ("array", "boolean"):
-            yield f"the parameter {name!r} must be a text or a number"
-
-    def no_number(self, name: str | None) -> Iterator[str]:
-        yield from self.unknown(name or "")
-        if self.kinds.get(name or "") in ("string", "boolean", "array"):
-            yield f"the parameter {name!r} is not a number"
+        if self.kinds.get(name) in kinds:
+            yield f"the parameter {name!r} {why}"
 
     def faults_of_argv(self, argv: Sequence[object], given: Mapping[str, Any]) -> Iterator[Broken]:
         """Checks that argv and the parameters match, and that every parameter is used."""

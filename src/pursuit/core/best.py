@@ -116,20 +116,6 @@ class Replicate(msgspec.Struct, kw_only=True, gc=False):
 class BestPoints:
     """Tracks, for each goal, the best point that satisfies the limits and the best of the others."""
 
-    __slots__ = (
-        "_best",
-        "_first",
-        "_goals",
-        "_limits",
-        "_means",
-        "_only",
-        "_replicates",
-        "_reports",
-        "names",
-        "noisy",
-        "tool",
-    )
-
     def __init__(self, mission: Mission, sought: StoredObjective | None) -> None:
         thresholds = [one for one in mission.criteria if isinstance(one, MetricThreshold)]
         named = None if sought is None else sought.constraints
