@@ -64,15 +64,13 @@ def new_token(
     """Create a bearer token, optionally with extra rights, fewer scopes or an expiry."""
     rights: list[Right] = [one for one in RIGHTS if one in (may or ())]
     scopes: list[Scope] | None = None if scope is None else [one for one in SCOPES if one in scope]
+    given = [("--may", may, RIGHTS, "a right; known: approve-own")]
+    given += [("--scope", scope, SCOPES, f"a scope; known: {', '.join(SCOPES)}")]
     faults = [
-        Fault(field="--may", reason=f"{one[:80]!r} is not a right; known: approve-own")
-        for one in may or ()
-        if one not in RIGHTS
-    ]
-    faults += [
-        Fault(field="--scope", reason=f"{one[:80]!r} is not a scope; known: {', '.join(SCOPES)}")
-        for one in scope or ()
-        if one not in SCOPES
+        Fault(field=option, reason=f"{one[:80]!r} is not {what}")
+        for option, words, known, what in given
+        for one in words or ()
+        if one not in known
     ]
     seconds = None
     if expires is not None:

@@ -13,47 +13,12 @@ from typing import Any
 
 import msgspec
 
+from pursuit.core import events
 from pursuit.core.best import Measured
 from pursuit.core.budgets import child_id, give_back, learnt, lend
 from pursuit.core.caps import BY_REASON
 from pursuit.core.child_admission import COMPLETED
 from pursuit.core.criteria import Check, MetricThreshold, MetricTrend, Predicate
-from pursuit.core.events import (
-    ISOLATION,
-    AbortOrdered,
-    ApprovalAnswered,
-    ApprovalAsked,
-    ApprovalExpired,
-    ApprovalShown,
-    BudgetExtended,
-    CallIntended,
-    CallRefused,
-    CallSettled,
-    CompletionOrdered,
-    ConversationBegan,
-    ConversationCompacted,
-    Event,
-    Identity,
-    IterationEnded,
-    IterationProposed,
-    MissionCreated,
-    MissionEnded,
-    MissionFailed,
-    MissionPaused,
-    MissionResumed,
-    MissionWarned,
-    ModelAnswered,
-    ModelAsked,
-    OperatorEvent,
-    ProposerRemembered,
-    ReportWritten,
-    RunClaimed,
-    ScriptEnded,
-    Source,
-    TurnContinued,
-    WaitBegan,
-    WaitingFor,
-)
 from pursuit.core.mission import NOTE, QUEUE, Mission
 from pursuit.core.observe import leaves, source_matches
 from pursuit.core.progress import risen, standing
@@ -72,7 +37,7 @@ from pursuit.core.state import (
 )
 
 
-def _intended(state: MissionState, event: CallIntended) -> None:
+def _intended(state: MissionState, event: events.CallIntended) -> None:
     """A call is about to be sent; a repeated call counts again."""
     state.tool_calls += 1
     if event.task is not None:
@@ -92,7 +57,7 @@ def _intended(state: MissionState, event: CallIntended) -> None:
         )
 
 
-def _refused(state: MissionState, event: CallRefused) -> None:
+def _refused(state: MissionState, event: events.CallRefused) -> None:
     """A call was not sent."""
     if state.open is not None:
         state.open.calls[event.call_id] = CallRecord(
@@ -108,7 +73,7 @@ def _refused(state: MissionState, event: CallRefused) -> None:
         )
 
 
-def _settled(state: MissionState, event: CallSettled) -> None:
+def _settled(state: MissionState, event: events.CallSettled) -> None:
     call = state.call(event.call_id)
     if call is None:
         return
@@ -122,7 +87,7 @@ def _settled(state: MissionState, event: CallSettled) -> None:
         _performed(state, call, event)
     if event.outcome == "ok" and call.purpose != "check":  # the runtime's own checks are not work of the mission
         state.succeeded[call.tool] = state.succeeded.get(call.tool, 0) + 1
-        state.last_success[call.tool] = Source(tool=call.tool, call_id=call.call_id, iteration=call.iteration)
+        state.last_success[call.tool] = events.Source(tool=call.tool, call_id=call.call_id, iteration=call.iteration)
         if call.tool == NOTE:
             state.conversation.notes = [*state.conversation.notes, str(call.args.get("text", ""))][-MAX_NOTES:]
     if event.outcome in ANSWERED:
@@ -133,7 +98,7 @@ def _settled(state: MissionState, event: CallSettled) -> None:
         _guard(state, call)
 
 
-def _child_ended(state: MissionState, call: CallRecord, event: CallSettled) -> None:
+def _child_ended(state: MissionState, call: CallRecord, event: events.CallSettled) -> None:
     """Takes over a child's result; only the runtime's own event about its end counts."""
     child = state.children.get(child_id(call.task or ""))
     if child is None or event.outcome != "ok":
@@ -142,7 +107,7 @@ def _child_ended(state: MissionState, call: CallRecord, event: CallSettled) -> N
     child.metrics = leaves(event.metrics)
 
 
-def _performed(state: MissionState, call: CallRecord, event: CallSettled) -> None:
+def _performed(state: MissionState, call: CallRecord, event: events.CallSettled) -> None:
     """Counts the usage that a proposer reports for its own call. Missing amounts are unknown, not zero."""
     call.change = event.change
     state.protected_turns += event.change is not None and bool(event.change.protected)
@@ -234,7 +199,7 @@ MAX_TRAIL = 100
 MAX_UNCHANGED = 300  # ten, the largest backoff, to this power still fits a float
 
 
-def fold(events: Iterable[Event]) -> MissionState | None:
+def fold(events: Iterable[events.Event]) -> MissionState | None:
     """The state after all events; None if there are none."""
     state: MissionState | None = None
     for event in events:
@@ -242,10 +207,10 @@ def fold(events: Iterable[Event]) -> MissionState | None:
     return state
 
 
-def advance(state: MissionState | None, event: Event) -> MissionState:
+def advance(state: MissionState | None, event: events.Event) -> MissionState:
     """Applies one more event; changes the state in place and returns it."""
     if state is None:
-        if not isinstance(event, MissionCreated):
+        if not isinstance(event, events.MissionCreated):
             raise ValueError(f"a mission begins with MissionCreated, not {type(event).__name__}")
         state = _created(event)
     else:
@@ -260,7 +225,7 @@ def advance(state: MissionState | None, event: Event) -> MissionState:
     return state
 
 
-def _created(event: MissionCreated) -> MissionState:
+def _created(event: events.MissionCreated) -> MissionState:
     data = mission_before(event.mission)
     whole: dict[str, Any] = {**data, "proposer": stored_settings(data["proposer"])}
     mission = Mission(**whole)
@@ -299,7 +264,7 @@ def _created(event: MissionCreated) -> MissionState:
     )
 
 
-def _run_claimed(state: MissionState, event: RunClaimed) -> None:
+def _run_claimed(state: MissionState, event: events.RunClaimed) -> None:
     state.elapsed_before += state.elapsed + event.waited
     state.elapsed = 0.0
     state.run = event.run
@@ -311,7 +276,7 @@ def _run_claimed(state: MissionState, event: RunClaimed) -> None:
     state.counted_at = event.at  # `waited` has the wait before the claim
 
 
-def _stands_claimed(standing: Standing, event: RunClaimed) -> None:
+def _stands_claimed(standing: Standing, event: events.RunClaimed) -> None:
     standing.run_goal = None if event.iterations is None else standing.iteration_count + event.iterations
     standing.background = event.background
     standing.failure = None
@@ -321,7 +286,7 @@ def _stands_claimed(standing: Standing, event: RunClaimed) -> None:
         standing.started_at = event.at
 
 
-def drivers_with(state: MissionState, driver: Identity | None) -> tuple[str, ...]:
+def drivers_with(state: MissionState, driver: events.Identity | None) -> tuple[str, ...]:
     """The tokens whose policy applies to a run of this driver; an open iteration keeps those of its run."""
     before = state.drivers if state.open is not None else ()
     own = () if driver is None or driver.credential is None else (driver.credential,)
@@ -334,13 +299,13 @@ def _running(standing: Standing) -> None:
     standing.failure = None
 
 
-def _works(standing: Standing, _event: IterationProposed | TurnContinued | ModelAsked) -> None:
+def _works(standing: Standing, _event: events.IterationProposed | events.TurnContinued | events.ModelAsked) -> None:
     """The proposer is asked or has answered, so any wait is over."""
     if standing.status == "waiting":
         _running(standing)
 
 
-def _proposed(state: MissionState, event: IterationProposed) -> None:
+def _proposed(state: MissionState, event: events.IterationProposed) -> None:
     state.handed_in = None
     state.conversation.unanswered = 0
     view = script_view(state) if event.script is not None else None
@@ -362,7 +327,7 @@ def _proposed(state: MissionState, event: IterationProposed) -> None:
     _answer_led_to(state, event)
 
 
-def _continued(state: MissionState, event: TurnContinued) -> None:
+def _continued(state: MissionState, event: events.TurnContinued) -> None:
     state.conversation.unanswered = 0
     if state.open is None:
         return
@@ -377,22 +342,22 @@ def _continued(state: MissionState, event: TurnContinued) -> None:
     _answer_led_to(state, event)
 
 
-def _answer_led_to(state: MissionState, event: IterationProposed | TurnContinued) -> None:
+def _answer_led_to(state: MissionState, event: events.IterationProposed | events.TurnContinued) -> None:
     """Links the calls to the answer that requested them."""
     iteration = state.open
     last = state.conversation.exchanges[-1] if state.conversation.exchanges else None
     if iteration is None or last is None or last.iteration != event.iteration or last.planned:
         return
     last.planned, last.calls = list(event.calls), iteration.calls
-    if isinstance(event, IterationProposed) and event.script is not None:
+    if isinstance(event, events.IterationProposed) and event.script is not None:
         last.script = iteration
 
 
-def _conversation_began(state: MissionState, event: ConversationBegan) -> None:
+def _conversation_began(state: MissionState, event: events.ConversationBegan) -> None:
     state.conversation.began = event
 
 
-def _model_asked(state: MissionState, event: ModelAsked) -> None:
+def _model_asked(state: MissionState, event: events.ModelAsked) -> None:
     """A repeated request counts again, because the previous one was sent, too. Meanwhile the mission runs."""
     talk = state.conversation
     _not_answered(state, 1)
@@ -417,7 +382,7 @@ def _not_answered(state: MissionState, requests: int) -> None:
     talk.in_flight = (0, 0.0)
 
 
-def _model_answered(state: MissionState, event: ModelAnswered) -> None:
+def _model_answered(state: MissionState, event: events.ModelAnswered) -> None:
     talk = state.conversation
     state.tokens += event.tokens
     talk.cached_tokens += event.cached
@@ -442,7 +407,7 @@ def _model_answered(state: MissionState, event: ModelAnswered) -> None:
         talk.exchanges.append(asked)
 
 
-def _compacted(state: MissionState, event: ConversationCompacted) -> None:
+def _compacted(state: MissionState, event: events.ConversationCompacted) -> None:
     """Drops the exchanges that the summary replaces; the last request no longer tells the size of the next."""
     talk = state.conversation
     del talk.exchanges[: event.replaced]
@@ -453,14 +418,17 @@ def _compacted(state: MissionState, event: ConversationCompacted) -> None:
     talk.counted_size = talk.counted_tokens = 0
 
 
-def _approval(state: MissionState, event: ApprovalAsked | ApprovalExpired | ApprovalAnswered | ApprovalShown) -> None:
+def _approval(
+    state: MissionState,
+    event: events.ApprovalAsked | events.ApprovalExpired | events.ApprovalAnswered | events.ApprovalShown,
+) -> None:
     """The mission continues once no question is open."""
     state.approvals.apply(event)
     if state.waiting_for == "approval" and not state.approvals.open():
         _running(state)
 
 
-def _script_ended(state: MissionState, event: ScriptEnded) -> None:
+def _script_ended(state: MissionState, event: events.ScriptEnded) -> None:
     if state.open is not None:
         state.open.script = event
     if event.claimed:
@@ -477,7 +445,7 @@ def _script_ended(state: MissionState, event: ScriptEnded) -> None:
         state.memory = event.memory
 
 
-def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
+def _iteration_ended(state: MissionState, event: events.IterationEnded) -> None:
     iteration, state.open = state.open, None
     if state.approvals.asked:
         state.approvals.end_iteration()
@@ -513,7 +481,7 @@ def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
     state.outputs_seen.add(outputs)
 
 
-def _stands_iterated(standing: Standing, event: IterationEnded) -> None:
+def _stands_iterated(standing: Standing, event: events.IterationEnded) -> None:
     standing.iteration_count = event.iteration + 1
 
 
@@ -532,7 +500,7 @@ def _measured(state: MissionState, iteration: IterationRecord) -> list[Measured]
     return [one for _order, one in found]
 
 
-def _checkpoint(state: MissionState, event: IterationEnded) -> None:
+def _checkpoint(state: MissionState, event: events.IterationEnded) -> None:
     state.checkpoints += 1
     state.checkpoint_at = event.at
     state.no_progress = event.facts.no_progress
@@ -556,14 +524,14 @@ def _checkpoint(state: MissionState, event: IterationEnded) -> None:
     state.nearest = {}
 
 
-def _warned(state: MissionState, event: MissionWarned) -> None:
-    if event.code == ISOLATION:
+def _warned(state: MissionState, event: events.MissionWarned) -> None:
+    if event.code == events.ISOLATION:
         state.isolation = event.message
     else:
         state.raised = (*state.raised, event)
 
 
-def _wait_began(state: MissionState, event: WaitBegan) -> None:
+def _wait_began(state: MissionState, event: events.WaitBegan) -> None:
     talk = state.conversation
     if event.waiting_for == "approval" and state.facts.tools:
         state.approvals.keep()
@@ -578,24 +546,24 @@ def _wait_began(state: MissionState, event: WaitBegan) -> None:
             talk.not_before[talk.asked_of] = event.not_before
 
 
-def _stands_waiting(standing: Standing, event: WaitBegan) -> None:
+def _stands_waiting(standing: Standing, event: events.WaitBegan) -> None:
     if standing.status in ("running", "pending", "waiting"):
         standing.status = "waiting"
         standing.waiting_for, standing.wait_detail, standing.wait_until = event.waiting_for, event.detail, event.until
         standing.wait_seconds = math.inf if event.until is None else event.until - event.at
 
 
-def _failed(state: MissionState, event: MissionFailed) -> None:
+def _failed(state: MissionState, event: events.MissionFailed) -> None:
     _not_answered(state, event.lost)
 
 
-def _stands_failed(standing: Standing, event: MissionFailed) -> None:
+def _stands_failed(standing: Standing, event: events.MissionFailed) -> None:
     if not standing.terminal:
         standing.status = "failed"
         standing.failure = event
 
 
-def _stands_ended(standing: Standing, event: MissionEnded) -> None:
+def _stands_ended(standing: Standing, event: events.MissionEnded) -> None:
     if not standing.terminal:
         standing.status = event.status
         standing.verdict, standing.verdict_reason = event.verdict, event.reason
@@ -604,18 +572,18 @@ def _stands_ended(standing: Standing, event: MissionEnded) -> None:
     standing.closed = True
 
 
-def _report_written(state: MissionState, event: ReportWritten) -> None:
+def _report_written(state: MissionState, event: events.ReportWritten) -> None:
     if state.closed:  # otherwise a concurrent extension of the budget has made it stale
         state.report = event.digest
 
 
-def _hear(state: MissionState, event: OperatorEvent) -> None:
+def _hear(state: MissionState, event: events.OperatorEvent) -> None:
     """Keeps the operator's message for the model's next request."""
     if event.reason:
         state.words = [*state.words, event.reason]
 
 
-def _paused(state: MissionState, event: MissionPaused) -> None:
+def _paused(state: MissionState, event: events.MissionPaused) -> None:
     _hear(state, event)
     if not state.terminal:
         _end_wait(state, event)
@@ -625,14 +593,14 @@ def _paused(state: MissionState, event: MissionPaused) -> None:
         state.run, state.background = None, False  # the run is over; resuming the mission begins another
 
 
-def _end_wait(state: MissionState, event: OperatorEvent) -> None:
+def _end_wait(state: MissionState, event: events.OperatorEvent) -> None:
     """Ends a wait and counts it; a driver that holds the mission counts the same seconds in its next event."""
     if state.waiting_for is not None:
         state.elapsed += event.waited
     state.waiting_for = state.wait_detail = state.wait_until = None
 
 
-def _resumed(state: MissionState, event: MissionResumed) -> None:
+def _resumed(state: MissionState, event: events.MissionResumed) -> None:
     _hear(state, event)
     if event.model is not None:
         state.mission, state.conversation.fallback = state.mission.with_model(event.model), 0
@@ -640,7 +608,7 @@ def _resumed(state: MissionState, event: MissionResumed) -> None:
         state.no_progress, state.proposer_failures, state.trail = 0, 0, {}
 
 
-def _stands_resumed(standing: Standing, event: MissionResumed) -> None:
+def _stands_resumed(standing: Standing, event: events.MissionResumed) -> None:
     if event.reopens and standing.can_go_on:
         _reopened(standing, event.by)
     if standing.status in ("paused", "failed") or (event.model is not None and standing.waiting_for == "model"):
@@ -649,19 +617,19 @@ def _stands_resumed(standing: Standing, event: MissionResumed) -> None:
             standing.status = "pending"
 
 
-def _ordered(state: MissionState, event: AbortOrdered | CompletionOrdered) -> None:
+def _ordered(state: MissionState, event: events.AbortOrdered | events.CompletionOrdered) -> None:
     if state.terminal:
         return
     state.stop = event
     state.ended_at = event.at
     _end_wait(state, event)
-    if isinstance(event, AbortOrdered):
+    if isinstance(event, events.AbortOrdered):
         state.status, state.verdict, state.verdict_reason = "terminated", "terminate", "user_abort"
     else:
         state.status, state.verdict, state.verdict_reason = "completed", "complete", "forced_complete"
 
 
-def _extended(state: MissionState, event: BudgetExtended) -> None:
+def _extended(state: MissionState, event: events.BudgetExtended) -> None:
     _hear(state, event)
     state.budget = {**state.budget, **event.caps}
     if state.status == "waiting" and state.waiting_for == "budget":
@@ -677,15 +645,15 @@ def _reopened(standing: Standing, by: str) -> None:
 
 
 _STANDS: Mapping[type[Any], Callable[[Standing, Any], None]] = {
-    RunClaimed: _stands_claimed,
-    ModelAsked: _works,
-    IterationProposed: _works,
-    TurnContinued: _works,
-    IterationEnded: _stands_iterated,
-    WaitBegan: _stands_waiting,
-    MissionFailed: _stands_failed,
-    MissionEnded: _stands_ended,
-    MissionResumed: _stands_resumed,
+    events.RunClaimed: _stands_claimed,
+    events.ModelAsked: _works,
+    events.IterationProposed: _works,
+    events.TurnContinued: _works,
+    events.IterationEnded: _stands_iterated,
+    events.WaitBegan: _stands_waiting,
+    events.MissionFailed: _stands_failed,
+    events.MissionEnded: _stands_ended,
+    events.MissionResumed: _stands_resumed,
 }
 """How the events of a driver change the standing of a mission, after their step."""
 
@@ -693,7 +661,7 @@ _STANDS: Mapping[type[Any], Callable[[Standing, Any], None]] = {
 _fields_of_standing = attrgetter(*Standing.__slots__)
 
 
-def standing_after(state: MissionState, events: Sequence[Event]) -> Standing:
+def standing_after(state: MissionState, events: Sequence[events.Event]) -> Standing:
     """The standing of a mission once these events of a driver are folded; the state does not change."""
     standing: Standing | None = None
     for event in events:
@@ -707,37 +675,37 @@ def standing_after(state: MissionState, events: Sequence[Event]) -> Standing:
     return standing or state
 
 
-def _remembered(state: MissionState, event: ProposerRemembered) -> None:
+def _remembered(state: MissionState, event: events.ProposerRemembered) -> None:
     state.remembered = event.data
 
 
 _STEPS: Mapping[type[Any], Callable[[MissionState, Any], None]] = {
-    RunClaimed: _run_claimed,
-    ConversationBegan: _conversation_began,
-    ModelAsked: _model_asked,
-    ModelAnswered: _model_answered,
-    IterationProposed: _proposed,
-    TurnContinued: _continued,
-    ConversationCompacted: _compacted,
-    CallIntended: _intended,
-    CallRefused: _refused,
-    CallSettled: _settled,
-    ApprovalAsked: _approval,
-    ApprovalExpired: _approval,
-    ApprovalAnswered: _approval,
-    ApprovalShown: _approval,
-    ScriptEnded: _script_ended,
-    IterationEnded: _iteration_ended,
-    MissionWarned: _warned,
-    WaitBegan: _wait_began,
-    MissionFailed: _failed,
-    ReportWritten: _report_written,
-    MissionPaused: _paused,
-    MissionResumed: _resumed,
-    AbortOrdered: _ordered,
-    CompletionOrdered: _ordered,
-    BudgetExtended: _extended,
-    ProposerRemembered: _remembered,
+    events.RunClaimed: _run_claimed,
+    events.ConversationBegan: _conversation_began,
+    events.ModelAsked: _model_asked,
+    events.ModelAnswered: _model_answered,
+    events.IterationProposed: _proposed,
+    events.TurnContinued: _continued,
+    events.ConversationCompacted: _compacted,
+    events.CallIntended: _intended,
+    events.CallRefused: _refused,
+    events.CallSettled: _settled,
+    events.ApprovalAsked: _approval,
+    events.ApprovalExpired: _approval,
+    events.ApprovalAnswered: _approval,
+    events.ApprovalShown: _approval,
+    events.ScriptEnded: _script_ended,
+    events.IterationEnded: _iteration_ended,
+    events.MissionWarned: _warned,
+    events.WaitBegan: _wait_began,
+    events.MissionFailed: _failed,
+    events.ReportWritten: _report_written,
+    events.MissionPaused: _paused,
+    events.MissionResumed: _resumed,
+    events.AbortOrdered: _ordered,
+    events.CompletionOrdered: _ordered,
+    events.BudgetExtended: _extended,
+    events.ProposerRemembered: _remembered,
 }
 
 
@@ -756,7 +724,7 @@ class Listing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     directive: str
     iteration_count: int
-    waiting_for: WaitingFor | None = None
+    waiting_for: events.WaitingFor | None = None
     wait_until: float | None = None
     task: str | None = None
     parent: str | None = None

@@ -211,19 +211,10 @@ class Upstream(Protocol):
 
 @runtime_checkable
 class Resumable(Upstream, Protocol):
-    """A server whose calls may become its own tasks, which continue without us."""
+    """A server whose calls may become its own tasks, which continue without us.
 
-    async def call(
-        self,
-        tool: str,
-        arguments: Mapping[str, Any],
-        *,
-        call_id: str,
-        on_progress: ProgressFn | None = None,
-        on_handle: HandleFn | None = None,
-    ) -> ToolResult:
-        """Sends one call; `on_handle` gets the handle by which it can be picked up."""
-        ...
+    Its `call` also takes `on_handle`, which gets the handle by which another process can pick the call up.
+    """
 
     async def pick_up(
         self, tool: str, handle: Mapping[str, Any], *, on_progress: ProgressFn | None = None
