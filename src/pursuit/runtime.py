@@ -298,12 +298,12 @@ class Runtime:
         """What drives missions in the background, in a process that serves missions."""
 
     async def _sign_roots(self, stack: AsyncExitStack, ledger: Ledger, clock: Clock, config: AuditConfig) -> None:
-        if config.key is None or (config.sign_events is None and config.sign_minutes is None):
+        if config.key is None or config.sign_every is None:
             return
         from pursuit.service.signed_roots import RootSigner  # noqa: PLC0415 - cryptography loads only when needed
 
         path = config.signatures or self.state_path.with_name("signatures.jsonl")
-        await stack.enter_async_context(RootSigner(ledger, clock, config, config.key, path))
+        await stack.enter_async_context(RootSigner(ledger, clock, config.sign_every, config.key, path))
 
     async def __aenter__(self) -> Self:
         configuration = self._configuration()

@@ -487,8 +487,12 @@ class WithContext:
 def group(name: str, **settings: Any) -> typer.Typer:
     """Returns an app for a group of commands; the shared options also work before its subcommands."""
     app = typer.Typer(name=name, **settings)
-    app.callback()(WithContext(lambda _context: None))
+    app.callback()(WithContext(_no_action))
     return app
+
+
+def _no_action(_context: Context) -> None:
+    pass
 
 
 def command(

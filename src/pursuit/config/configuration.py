@@ -415,16 +415,6 @@ class AuditConfig(TableModel):
             why = "is missing; name the file of an Ed25519 private key, preferably of another user or disk"
             yield Broken(why, "key")
 
-    @property
-    def sign_events(self) -> int | None:
-        """The number of events between signed roots; None if the interval is in minutes."""
-        return self.sign_every[0] if self.sign_every and self.sign_every[1] == "events" else None
-
-    @property
-    def sign_minutes(self) -> int | None:
-        """The number of minutes between signed roots; None if the interval is in events."""
-        return self.sign_every[0] if self.sign_every and self.sign_every[1] == "minutes" else None
-
 
 class PlacementTable(TableModel):
     """`[placement]`: what hands missions to workers. `key` may be a `${VARIABLE}`: it is expanded when used."""

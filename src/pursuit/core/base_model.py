@@ -16,29 +16,14 @@ from functools import partial
 from types import UnionType
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    PlainValidator,
-    Strict,
-    StringConstraints,
-    ValidationError,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-    model_validator,
-)
+import pydantic
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, InitErrorDetails
 
 from pursuit.core.truncate import cut_text
 from pursuit.errors import Fault, ValidationFailed
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M", bound=pydantic.BaseModel)
 WHOLE = "(input)"
 HALF_A_CHARACTER = "must be valid Unicode text; it contains an unpaired surrogate"
 MAX_FAULTS = 500
@@ -98,7 +83,7 @@ class _Place(NamedTuple):
     wanted: Sequence[Any]
 
 
-def faults_of(error: ValidationError, model: type, *, source: str | None = None) -> list[Fault]:
+def faults_of(error: pydantic.ValidationError, model: type, *, source: str | None = None) -> list[Fault]:
     """Every fault in a pydantic error, with the path as the user wrote it; past a limit only their number."""
     found: dict[tuple[str, str], Fault] = {}
     items = error.errors(include_url=False)
@@ -122,7 +107,7 @@ def _walk(model: type, loc: Sequence[int | str]) -> _Place:
     path, tables = "", cast("Sequence[type]", [model])
     here: Sequence[Any] = [model]
     for item in loc:
-        models = [one for one in here if isinstance(one, type) and issubclass(one, BaseModel)]
+        models = [one for one in here if isinstance(one, type) and issubclass(one, pydantic.BaseModel)]
         tagged = [one for one in models if "kind" in one.model_fields and one.model_fields["kind"].default == item]
         if item == "[key]" or (len(here) > 1 and tagged):
             here = tagged or here
@@ -156,7 +141,7 @@ def _choices(annotation: Any) -> list[Any]:
 
 
 def _fields(table: type[Any]) -> Mapping[str, Any]:
-    if issubclass(table, BaseModel):
+    if issubclass(table, pydantic.BaseModel):
         return {one.alias or name: one.annotation for name, one in table.model_fields.items()}
     hints = get_type_hints(table, include_extras=True) if is_dataclass(cast("object", table)) else {}
     found: dict[str, Any] = {}
@@ -224,18 +209,18 @@ class Broken(NamedTuple):
     field: str | tuple[str | int, ...] | None = None
 
 
-class InputModel(BaseModel):
+class InputModel(pydantic.BaseModel):
     """A frozen input model that refuses unknown keys and reports all faults."""
 
     # Built on first use: starting a server or listing missions reads no input.
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(extra="forbid", frozen=True, defer_build=True)
     NEEDED: ClassVar[Mapping[str, str]] = {}
     """The messages for fields that are missing or empty, instead of the usual ones."""
 
     def __init__(self, **data: Any) -> None:
         try:
             super().__init__(**data)
-        except ValidationError as error:
+        except pydantic.ValidationError as error:
             raise ValidationFailed(faults_of(error, type(self))) from None
 
     # A model inside another is built without this constructor, so that its faults join those of the whole.
@@ -251,9 +236,9 @@ class InputModel(BaseModel):
         """The model for a tag in a fault's location; None if it is a key."""
         return None
 
-    @model_validator(mode="wrap")
+    @pydantic.model_validator(mode="wrap")
     @classmethod
-    def _every_fault(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _every_fault(cls, data: Any, handler: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
         given = cast("Mapping[str, Any]", data)
         return _with_rules(cls._rules(given) if isinstance(data, Mapping) else (), data, handler)
 
@@ -274,39 +259,39 @@ class TableModel(InputModel):
         return [*cls.between(given), *(Broken("must not be null", key) for key in absent)]
 
 
-Rules = Callable[[Any, ValidationInfo], Iterable[Broken]]
+Rules = Callable[[Any, pydantic.ValidationInfo], Iterable[Broken]]
 
 
-def rules(between: Rules, *, of: type[Any] = Mapping) -> WrapValidator:
+def rules(between: Rules, *, of: type[Any] = Mapping) -> pydantic.WrapValidator:
     """Checks rules between the fields of a dataclass, or the entries of a table or list, as an `InputModel` does."""
 
-    def validate(data: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    def validate(data: Any, handler: pydantic.ValidatorFunctionWrapHandler, info: pydantic.ValidationInfo) -> Any:
         return _with_rules(between(data, info) if isinstance(data, of) else (), data, handler)
 
-    return WrapValidator(validate)
+    return pydantic.WrapValidator(validate)
 
 
 def refuse(broken: Iterable[Broken], given: object = None) -> None:
     """Raises pydantic's `ValidationError` with these faults, if any: for validators of several values."""
     if lines := [_line(rule, given) for rule in broken]:
-        raise ValidationError.from_exception_data("input", lines)
+        raise pydantic.ValidationError.from_exception_data("input", lines)
 
 
-def refusing(wrong: Callable[[Any], Iterable[Broken]]) -> AfterValidator:
+def refusing(wrong: Callable[[Any], Iterable[Broken]]) -> pydantic.AfterValidator:
     """Accepts a value for which `wrong` yields nothing."""
 
     def check(value: Any) -> Any:
         refuse(wrong(value))
         return value
 
-    return AfterValidator(check)
+    return pydantic.AfterValidator(check)
 
 
-def read_inside(model: type[M], value: object, info: ValidationInfo) -> M:
+def read_inside(model: type[M], value: object, info: pydantic.ValidationInfo) -> M:
     """Reads a value as this model, for validators: reports its faults as for a field of the model's type."""
     try:
         return model.model_validate(value, context=info.context)
-    except ValidationError as error:
+    except pydantic.ValidationError as error:
         faults = faults_of(error, model)
         refuse(Broken(fault.reason, None if fault.field == WHOLE else fault.field) for fault in faults)
         raise
@@ -316,17 +301,17 @@ def _with_rules(broken: Iterable[Broken], data: Any, handler: Callable[[Any], An
     lines = [_line(rule, data) for rule in broken]
     try:
         made = handler(data)
-    except ValidationError as error:
+    except pydantic.ValidationError as error:
         if not lines:
             raise
         lines = [*lines_of(error), *lines]
     else:
         if not lines:
             return made
-    raise ValidationError.from_exception_data("input", lines)
+    raise pydantic.ValidationError.from_exception_data("input", lines)
 
 
-def lines_of(error: ValidationError, *at: str | int) -> list[InitErrorDetails]:
+def lines_of(error: pydantic.ValidationError, *at: str | int) -> list[InitErrorDetails]:
     """The faults of an error, moved below a place, for another error."""
     found = error.errors(include_url=False)
     return [
@@ -404,14 +389,18 @@ def number(value: Any, *, whole: bool = False, zero: bool = False, negative: boo
     return int(value) if whole else value
 
 
-Text = Annotated[str, AfterValidator(plain_text)]
+Text = Annotated[str, pydantic.AfterValidator(plain_text)]
 Name = Annotated[
-    str, StringConstraints(min_length=1, max_length=256, strip_whitespace=True), AfterValidator(plain_text)
+    str,
+    pydantic.StringConstraints(min_length=1, max_length=256, strip_whitespace=True),
+    pydantic.AfterValidator(plain_text),
 ]
-Whole = Annotated[int, BeforeValidator(partial(number, negative=True)), Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
-Number = Annotated[float, BeforeValidator(partial(number, negative=True)), Field(allow_inf_nan=False)]
-Flag = Annotated[bool, Strict()]
-Args = Annotated[Mapping[str, Any], AfterValidator(_arguments)]
+Whole = Annotated[
+    int, pydantic.BeforeValidator(partial(number, negative=True)), pydantic.Field(ge=-MAX_NUMBER, le=MAX_NUMBER)
+]
+Number = Annotated[float, pydantic.BeforeValidator(partial(number, negative=True)), pydantic.Field(allow_inf_nan=False)]
+Flag = Annotated[bool, pydantic.Strict()]
+Args = Annotated[Mapping[str, Any], pydantic.AfterValidator(_arguments)]
 
 
 def filled(value: object) -> str:
@@ -423,7 +412,7 @@ def filled(value: object) -> str:
     return value
 
 
-def must(test: Callable[[Any], object], reason: str) -> AfterValidator:
+def must(test: Callable[[Any], object], reason: str) -> pydantic.AfterValidator:
     """Accepts values that pass this test; others are refused with the reason, which shows them in place of `{!r}`."""
 
     def check(value: Any) -> Any:
@@ -431,7 +420,7 @@ def must(test: Callable[[Any], object], reason: str) -> AfterValidator:
             raise ValueError(reason.replace("{!r}", repr(value[:80])) if isinstance(value, str) else reason)
         return value
 
-    return AfterValidator(check)
+    return pydantic.AfterValidator(check)
 
 
 def _in_quotes(value: object) -> str:
@@ -441,14 +430,16 @@ def _in_quotes(value: object) -> str:
     return value
 
 
-def _reads(**how: bool) -> PlainValidator:
-    bounds = Field() if how.get("negative") else Field(ge=0) if how.get("zero") else Field(gt=0)
+def _reads(**how: bool) -> pydantic.PlainValidator:
+    bounds = (
+        pydantic.Field() if how.get("negative") else pydantic.Field(ge=0) if how.get("zero") else pydantic.Field(gt=0)
+    )
     given = Annotated[int if how.get("whole") else float, bounds]
-    return PlainValidator(partial(number, **how), json_schema_input_type=given)
+    return pydantic.PlainValidator(partial(number, **how), json_schema_input_type=given)
 
 
-Filled = Annotated[str, BeforeValidator(filled)]
-TextMap = Mapping[str, Annotated[str, BeforeValidator(_in_quotes)]]
+Filled = Annotated[str, pydantic.BeforeValidator(filled)]
+TextMap = Mapping[str, Annotated[str, pydantic.BeforeValidator(_in_quotes)]]
 Positive = Annotated[float, _reads()]
 PositiveWhole = Annotated[int, _reads(whole=True)]
 NotNegative = Annotated[float, _reads(zero=True)]

@@ -20,7 +20,6 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
-from pursuit.config.configuration import AuditConfig
 from pursuit.core.report import iso
 from pursuit.engine.context import Clock
 from pursuit.errors import Fault, PursuitError, ValidationFailed
@@ -137,10 +136,11 @@ def read_signatures(path: Path, public_key: str | None) -> Signatures:
 class RootSigner:
     """Signs the root after a number of events or minutes while it is open, and at its end if that is due."""
 
-    def __init__(self, ledger: Ledger, clock: Clock, config: AuditConfig, key: Path, signatures: Path) -> None:
+    def __init__(self, ledger: Ledger, clock: Clock, every: tuple[int, str], key: Path, signatures: Path) -> None:
         self._ledger = ledger
         self._clock = clock
-        self._config = config
+        number, unit = every
+        self._events, self._minutes = (number, None) if unit == "events" else (1, number)
         self._key = load_key(key)
         self._path = signatures
         self._signed_at = clock.now()
@@ -158,7 +158,7 @@ class RootSigner:
             await self.sign_if_due()
 
     async def run(self) -> None:
-        minutes = self._config.sign_minutes
+        minutes = self._minutes
         with self._ledger.wakeup() as wakeup:
             while True:
                 if minutes is None:
@@ -170,10 +170,10 @@ class RootSigner:
     async def sign_if_due(self) -> None:
         """Signs if enough events were stored since the last line of the file, whichever process wrote it."""
         try:
-            minutes = self._config.sign_minutes
+            minutes = self._minutes
             late = minutes is not None and self._clock.now() >= self._signed_at + 60 * minutes
             grown = await self._ledger.stored() - self._last_signed()
-            if grown >= (self._config.sign_events or 1) and (minutes is None or late):
+            if grown >= self._events and (minutes is None or late):
                 root, self._signed_at = await self._ledger.root(), self._clock.now()
                 append_signature(self._path, sign_root(self._key, root, self._signed_at))
         except PursuitError as error:

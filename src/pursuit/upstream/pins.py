@@ -18,19 +18,7 @@ import anyio
 import msgspec
 
 from pursuit.config.servers import ServerConfig
-from pursuit.core.pins import (
-    PINS,
-    AnyPinEvent,
-    Changes,
-    How,
-    PinState,
-    ToolsChanged,
-    ToolsPinned,
-    decode_pin,
-    definition_of,
-    difference,
-    encode_pin,
-)
+from pursuit.core import pins
 from pursuit.core.tools import Tool
 from pursuit.errors import LedgerUnavailable
 from pursuit.ledger.contract import ANY, Draft, Ledger
@@ -56,7 +44,7 @@ class Pins:
         self._ledger = ledger
         self._traits = traits
         self._now = now
-        self._state = PinState()
+        self._state = pins.PinState()
         self._head = 0
         self._lock = anyio.Lock()
 
@@ -91,7 +79,9 @@ class Pins:
             if harmless:
                 await self._pin(key, harmless, "notice", "notice: needs no approval")
             if kept := self._to_keep(changed):  # definitions that are not accepted, to show a later difference
-                await self._append(key, ToolsChanged(at=self._now(), folder=key[0], server=server, definitions=kept))
+                await self._append(
+                    key, pins.ToolsChanged(at=self._now(), folder=key[0], server=server, definitions=kept)
+                )
         for notice in notices:
             _log.warning("%s", notice)
         names = {tool.name for tool in changed}
@@ -107,7 +97,7 @@ class Pins:
         pinned = self._state.pinned.get((changes.folder, changes.server), {})
         return replace(tool, changes=None) if pinned.get(tool.name) == tool.digest else tool
 
-    async def accept(self, changes: Changes, *, by: str) -> None:
+    async def accept(self, changes: pins.Changes, *, by: str) -> None:
         await accept(self._ledger, changes.what, at=self._now(), by=by)
 
     def _needs_no_grant(self, config: ServerConfig, pinned: Mapping[str, str], tool: Tool) -> bool:
@@ -120,14 +110,14 @@ class Pins:
         earlier, _ = read_listing(config, [] if before is None else [before], source=self._traits)
         return before is not None and all(tool.traits.read_only for tool in earlier)
 
-    def _changes(self, config: ServerConfig, key: tuple[str, str], tools: Sequence[Tool]) -> Changes:
+    def _changes(self, config: ServerConfig, key: tuple[str, str], tools: Sequence[Tool]) -> pins.Changes:
         pinned = self._state.pinned[key]
         lines: list[str] = []
         for tool in tools:
             before = self._state.definitions.get(pinned.get(tool.name, ""))
-            now = definition_of(tool.definition)
-            lines += difference(tool.name, before, now, added=tool.name not in pinned)
-        return Changes(
+            now = pins.definition_of(tool.definition)
+            lines += pins.difference(tool.name, before, now, added=tool.name not in pinned)
+        return pins.Changes(
             server=key[1],
             folder=key[0],
             tools={tool.name: tool.digest for tool in tools},
@@ -135,8 +125,8 @@ class Pins:
             denies=config.pin == "deny",
         )
 
-    async def _pin(self, key: tuple[str, str], tools: Sequence[Tool], how: How, by: str) -> None:
-        event = ToolsPinned(
+    async def _pin(self, key: tuple[str, str], tools: Sequence[Tool], how: pins.How, by: str) -> None:
+        event = pins.ToolsPinned(
             at=self._now(),
             folder=key[0],
             server=key[1],
@@ -151,7 +141,7 @@ class Pins:
         kept: dict[str, Any] = {}
         size = 0
         for tool in tools:
-            definition = definition_of(tool.definition)
+            definition = pins.definition_of(tool.definition)
             length = len(msgspec.json.encode(definition))
             if tool.digest not in self._state.definitions and length <= MAX_DEFINITION:
                 size += length
@@ -159,7 +149,7 @@ class Pins:
                     kept[tool.digest] = definition
         return kept
 
-    async def _append(self, key: tuple[str, str], event: AnyPinEvent) -> None:
+    async def _append(self, key: tuple[str, str], event: pins.AnyPinEvent) -> None:
         """Stores an event; if that fails, it counts only in this process."""
         if self._state.changed.get(key, 0) >= MAX_CHANGES:
             self._state.apply(event)
@@ -172,24 +162,24 @@ class Pins:
             self._state.apply(event)
 
     async def _refresh(self) -> None:
-        for stored in await self._ledger.read(PINS, self._head):
+        for stored in await self._ledger.read(pins.PINS, self._head):
             self._head = stored.seq
-            self._state.apply(decode_pin(stored.body))
+            self._state.apply(pins.decode_pin(stored.body))
 
 
-async def store_pin(ledger: Ledger, event: AnyPinEvent) -> None:
-    await ledger.append(PINS, ANY, [Draft(*encode_pin(event))], kind=PINS, status="open")
+async def store_pin(ledger: Ledger, event: pins.AnyPinEvent) -> None:
+    await ledger.append(pins.PINS, ANY, [Draft(*pins.encode_pin(event))], kind=pins.PINS, status="open")
 
 
 async def accept(ledger: Ledger, what: Mapping[str, Any], *, at: float, by: str) -> None:
     """Records that the operator accepts these changes of a server: `Changes.what`."""
-    event = ToolsPinned(
+    event = pins.ToolsPinned(
         at=at, server=what["server"], folder=what["folder"], tools=dict(what["tools"]), how="accepted", by=by
     )
     await store_pin(ledger, event)
 
 
-def unlisted(config: ServerConfig, tool: str) -> Changes:
+def unlisted(config: ServerConfig, tool: str) -> pins.Changes:
     """The change of a tool that its server does not list: no rule can have allowed a tool that nobody has seen."""
     text = f"{printable(tool)} is not listed"
-    return Changes(server=config.name, folder="", tools={tool: ""}, text=text, denies=config.pin == "deny")
+    return pins.Changes(server=config.name, folder="", tools={tool: ""}, text=text, denies=config.pin == "deny")
