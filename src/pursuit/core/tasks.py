@@ -11,17 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import msgspec
 
 from pursuit.core.events import encode
+from pursuit.errors import INTERNAL_ERROR
 
 TaskKind = Literal["process", "call", "mission", "child", "work"]
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
 TaskEnd = Literal["completed", "failed", "cancelled"]
 TASK_STATUSES: tuple[TaskStatus, ...] = get_args(TaskStatus)
 TASK_ENDS: tuple[TaskEnd, ...] = get_args(TaskEnd)
+MAX_REASON = 2_000
+UNKNOWN: Mapping[str, Any] = {"outcome": "unknown"}
+"""The data of the error of a task whose work may have taken effect."""
 
 
 class TaskEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True, gc=False):
@@ -95,6 +99,13 @@ class TaskSettled(TaskEvent, frozen=True, kw_only=True):
     done: float | None = None
     item: str | None = None
     mark: dict[str, Any] | None = None
+
+    @classmethod
+    def failure(cls, why: str, *, unknown: bool = False, result: dict[str, Any] | None = None) -> Self:
+        """A failure with a reason; `unknown` if the work may have taken effect."""
+        why = why[:MAX_REASON]
+        error = {"code": INTERNAL_ERROR, "message": why, **({"data": UNKNOWN} if unknown else {})}
+        return cls(status="failed", message=why, result=result, error=error)
 
 
 class WordDropped(TaskEvent, frozen=True, kw_only=True):

@@ -12,12 +12,12 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import anyio
 
-from pursuit.core.tasks import TaskKind, TaskState
+from pursuit.core.tasks import UNKNOWN, TaskKind, TaskState
 from pursuit.core.tools import NOT_KNOWN, CallFailed, Folder, Resumable, Tool, ToolResult, Upstream
 from pursuit.errors import Conflict, PursuitError, TaskNotFound, UpstreamUnavailable
 from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.host import TaskHost, Work
-from pursuit.tasks.store import UNKNOWN, Ending
+from pursuit.tasks.store import Ending
 
 LOG_LINES = 10_000
 """Lines of a log that a mission's rules can read."""

@@ -194,7 +194,7 @@ class FinishedRun:
     stderr: Sequence[str] = ()
     output: Sequence[str] = ()
     notes: Sequence[str] = ()
-    mark: Mapping[str, Any] | None = None
+    mark: dict[str, Any] | None = None
     cancelled: bool = False
     overdue: bool = False
     """True if a deadline cancelled it."""

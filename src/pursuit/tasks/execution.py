@@ -14,10 +14,10 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any, Self, cast
 
 import anyio
+import msgspec
 
 from pursuit.core.tasks import TaskProgressed, TaskState
 from pursuit.errors import Conflict, PursuitError, TaskTerminal
@@ -154,7 +154,7 @@ class TaskContext:
     async def fail(self, reason: str, *, error: Mapping[str, Any] | None = None) -> bool:
         """Fails the task with the reason. False if it had ended before."""
         failure = Ending.failure(reason)
-        return await self.settle(failure if error is None else replace(failure, error=error))
+        return await self.settle(failure if error is None else msgspec.structs.replace(failure, error=dict(error)))
 
     async def settle(self, ending: Ending) -> bool:
         """Ends the task with pending reports. False if it had ended before."""

@@ -10,12 +10,12 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, Self, cast
 
 import anyio
 import anyio.lowlevel
+import msgspec
 from anyio.abc import TaskGroup
 
 from pursuit.core.tasks import TASK_ENDS, TaskKind, TaskState, TaskStatus
@@ -301,7 +301,7 @@ class TaskHost:
                     f"it ended as {ending.status}, but its result could not be stored: {type(error).__name__}: {error}"
                 )
                 await ctx.store.settle(
-                    ctx.task_id, replace(Ending.failure(why, unknown=True), exit_code=ending.exit_code)
+                    ctx.task_id, msgspec.structs.replace(Ending.failure(why, unknown=True), exit_code=ending.exit_code)
                 )
             except Exception as again:  # noqa: BLE001 - the same boundary
                 log.warning("a task's end is not recorded", extra=log_fields(ctx.task_id, again))

@@ -174,7 +174,7 @@ class Running:
             self.left = True
             raise
         ending = ending_of(await anyio.to_thread.run_sync(self._run, folder))
-        return replace(ending, at=(self.reader.exit or {}).get("at"))
+        return msgspec.structs.replace(ending, at=(self.reader.exit or {}).get("at") or 0.0)
 
     async def _stop(self, stopped: anyio.Event, folder: Path) -> None:
         await self.ctx.wait_cancelled()

@@ -11,7 +11,6 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, Unpack
 
 import anyio
@@ -24,7 +23,6 @@ from pursuit.core.tasks import (
     InputAsked,
     TaskAdopted,
     TaskCreated,
-    TaskEnd,
     TaskKind,
     TaskProgressed,
     TaskSettled,
@@ -35,7 +33,7 @@ from pursuit.core.tasks import (
     encode_task,
     fold_task,
 )
-from pursuit.errors import INTERNAL_ERROR, Conflict, InvalidArgument, TaskNotFound
+from pursuit.errors import Conflict, InvalidArgument, TaskNotFound
 from pursuit.ledger.contract import (
     ANY,
     FORGOTTEN,
@@ -72,35 +70,11 @@ KIND = "task"
 KEPT_STATES = 2_048
 MAX_DROPPED = 10
 """Maximum of late or unrequested answers recorded for one task; further ones are dropped silently."""
-
-MAX_REASON = 2_000
-UNKNOWN: Mapping[str, Any] = {"outcome": "unknown"}
-"""The data of the error of a task whose work may have taken effect."""
-
 Build = Callable[[TaskState], Sequence[AnyTaskEvent]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """The end of work: `result` is a tool result as JSON, `error` a JSON-RPC error."""
-
-    status: TaskEnd
-    message: str | None = None
-    result: Mapping[str, Any] | None = None
-    error: Mapping[str, Any] | None = None
-    exit_code: int | None = None
-    done: float | None = None
-    item: str | None = None
-    mark: Mapping[str, Any] | None = None
-    at: float | None = None
-    """When it ended, if known: it may be recorded much later."""
-
-    @classmethod
-    def failure(cls, why: str, *, unknown: bool = False, result: Mapping[str, Any] | None = None) -> Ending:
-        """A failure with a reason; `unknown` if the work may have taken effect."""
-        why = why[:MAX_REASON]
-        error = {"code": INTERNAL_ERROR, "message": why, **({"data": UNKNOWN} if unknown else {})}
-        return cls(status="failed", message=why, result=result, error=error)
+Ending = TaskSettled
+"""The end of work, as the work gives it: `at` is when it ended, if known, since it may be recorded much later."""
 
 
 class LedgerWithTasks:
@@ -420,17 +394,7 @@ def fold_ahead(state: TaskState, events: Sequence[AnyTaskEvent]) -> TaskState:
 
 
 def _settled(ending: Ending, now: float) -> TaskSettled:
-    return TaskSettled(
-        at=now if ending.at is None else min(now, ending.at),
-        status=ending.status,
-        message=ending.message,
-        result=None if ending.result is None else dict(ending.result),
-        error=None if ending.error is None else dict(ending.error),
-        exit_code=ending.exit_code,
-        done=ending.done,
-        item=ending.item,
-        mark=None if ending.mark is None else dict(ending.mark),
-    )
+    return msgspec.structs.replace(ending, at=min(now, ending.at or now))
 
 
 async def create_task(
