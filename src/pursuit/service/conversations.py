@@ -55,12 +55,6 @@ class MessageText(Shown, frozen=True, kw_only=True):
     media: tuple[str, ...] = ()
 
 
-class ToolText(Shown, frozen=True, kw_only=True):
-    name: str
-    description: str
-    schema: dict[str, Any]
-
-
 class RequestUse(Shown, frozen=True, kw_only=True):
     input: int
     cached: int
@@ -78,7 +72,7 @@ class RequestText(Shown, frozen=True, kw_only=True):
     digest: str
     system: str
     messages: list[MessageText]
-    tools: list[ToolText]
+    tools: list[language.OfferedTool]
     tokens: dict[str, int]
     max_tokens: int | UnsetType = UNSET
     settings: dict[str, Any] | UnsetType = UNSET
@@ -346,9 +340,7 @@ def _row(request: language.ModelRequest, asked: ModelAsked | None, answered: Mod
         digest=digest,
         system=request.system,
         messages=[_message(one) for one in request.messages],
-        tools=[
-            ToolText(name=tool.name, description=tool.description, schema=dict(tool.schema)) for tool in request.tools
-        ],
+        tools=list(request.tools),
         tokens=_tokens(request),
     )
     if asked is None:

@@ -62,13 +62,8 @@ class Usage:
 
     def after(self, more: ClientUsed) -> Usage:
         before = self.on(day_of(more.at))
-        return replace(
-            before,
-            missions=max(0, before.missions + more.missions),
-            tokens=before.tokens + more.tokens,
-            cost_usd=before.cost_usd + more.cost_usd,
-            bytes=max(0, before.bytes + more.bytes),
-        )
+        names = ("missions", "tokens", "cost_usd", "bytes")
+        return replace(before, **{name: max(0, getattr(before, name) + getattr(more, name)) for name in names})
 
 
 def day_of(at: float) -> str:

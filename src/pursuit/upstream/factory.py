@@ -26,7 +26,7 @@ from mcp_types import UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pursuit.config.servers import ServerConfig, expand, secrets_of
-from pursuit.config.variables import SHORTEST_SECRET
+from pursuit.config.variables import as_secrets
 from pursuit.core.tools import CallFailed, Tool, Upstream, as_object
 from pursuit.errors import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, UpstreamUnavailable
 from pursuit.policy.rules import NetworkRules, network_ruling
@@ -213,8 +213,7 @@ def _expanded(config: ServerConfig, tail: StderrTail) -> ServerConfig:
     ready = expand(config, os.environ)
     headers = [part for value in ready.headers.values() for part in (value, value.rpartition(" ")[2])]
     secrets = {*secrets_of(config, ready, os.environ), *headers, *url_secrets(ready.url)}
-    long = (secret for secret in secrets if len(secret) >= SHORTEST_SECRET)
-    tail.hide(tuple(sorted(long, key=lambda secret: (-len(secret), secret))))
+    tail.hide(as_secrets(secrets))
     return ready
 
 
