@@ -10,7 +10,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -66,8 +66,7 @@ class Finding:
     mend: str = ""
 
     def as_dict(self) -> dict[str, str]:
-        row = {"level": self.level, "about": self.about, "what": self.what}
-        return {**row, "mend": self.mend} if self.mend else row
+        return {key: value for key, value in asdict(self).items() if value or key != "mend"}
 
 
 fine = partial(Finding, "ok")

@@ -412,10 +412,8 @@ class Reader:
         """Reads a bounded piece; False if there was nothing left. With `last`, no process writes any more."""
         ended = read_json(self._folder / "exit")  # checked first: it is written after the last byte
         for _ in range(STEP):
-            found = [(track, lines) for track in self._tracks if (lines := track.read()) is not None]
-            for track, lines in found:
-                self._take(track, lines)
-            if not found:
+            moved = [self._advance(track) for track in self._tracks]
+            if not any(moved):
                 break
         else:
             return True
@@ -446,6 +444,13 @@ class Reader:
     def discard(self, mark: Mapping[str, Any]) -> None:
         for track in self._tracks:
             track.spool.discard(mark[track.name][0])
+
+    def _advance(self, track: _Track) -> bool:
+        lines = track.read()
+        if lines is None:
+            return False
+        self._take(track, lines)
+        return True
 
     def _take(self, track: _Track, lines: bytes) -> None:
         self._log.append(lines)

@@ -85,12 +85,7 @@ def is_terminal(status: str) -> bool:
 def record_of(state: TaskState) -> dict[str, Any]:
     """The task as JSON, without empty fields and without its result."""
     body: dict[str, Any] = {
-        "task_id": state.task_id,
-        "kind": state.kind,
-        "title": state.title,
-        "requestor": state.requestor,
-        "status": state.status,
-        "message": state.message,
+        **{name: getattr(state, name) for name in ("task_id", "kind", "title", "requestor", "status", "message")},
         "units_done": whole(state.done),
         "units_total": whole(state.total),
         "current_item": state.item,
