@@ -119,7 +119,7 @@ async def test_what_a_person_cancels_is_cancelled_also_when_its_timeout_comes_me
 
 
 async def test_a_cancel_waits_for_as_long_as_its_command_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution, "USUAL_GRACE", 0.0)
+    monkeypatch.setattr(execution, "GRACE", 0.0)
     monkeypatch.setattr(execution, "MARGIN", 0.0)
     stay = tmp_path / "stay"
     async with served(tmp_path) as here:
@@ -147,7 +147,7 @@ async def test_a_long_grace_is_kept_with_the_task(tmp_path: Path) -> None:
 async def test_a_first_generation_cancel_says_cancelled_or_is_an_error(
     tmp_path: Path, ends: bool, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execution, "USUAL_GRACE", 0.3)
+    monkeypatch.setattr(execution, "GRACE", 0.3)
     monkeypatch.setattr(execution, "MARGIN", 0.0 if not ends else 20.0)
 
     async def work(ctx: TaskContext) -> Ending:
