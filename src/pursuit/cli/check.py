@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -44,7 +45,8 @@ def check(
     If the mission has a [workspace], and with --at, the checks run in a throw-away copy of the repository.
     """
     given = load_mission_file(file)
-    checked, rest = without_proposer(given, at)
+    here = given.mission.workspace is None and at is None
+    checked, rest = without_proposer(given, {"kind": "tree", "commit": at, "here": here})
     with tempfile.TemporaryDirectory(prefix="pursuit-") as folder:
         if not context.ledger_path.exists():
             context.ledger_path = Path(folder) / "ledger.db"
@@ -68,19 +70,18 @@ def check(
         return context.drive(work, mode, of_mission(given))
 
 
-def without_proposer(file: MissionFile, at: str | None) -> tuple[MissionFile, list[str]]:
-    """The mission with the criteria that need no proposer, and the ids of the others."""
+def without_proposer(file: MissionFile, proposer: Mapping[str, Any]) -> tuple[MissionFile, list[str]]:
+    """The mission with another proposer and the criteria that need none, and the ids of the others."""
     mission = file.mission
     checks = [one.model_copy(update={"after": None}) for one in mission.criteria if isinstance(one, Check)]
     if not checks:
         reason = "none is of kind check: without a proposer nothing else can be decided"
         raise ValidationFailed([Fault(field="criteria", reason=reason, source=str(file.path))])
     tools = sorted({one.tool_name for one in checks if one.tool_name is not None})
-    here = mission.workspace is None and at is None
     changes: dict[str, Any] = {
         "criteria": checks,
         "checkpoint_cadence": EveryIteration(),
-        "proposer": read_settings({"kind": "tree", "commit": at, "here": here}),
+        "proposer": read_settings(proposer),
         "workspace": mission.workspace or Workspace(path=str(file.path.parent)),
         "budget": Budget(max_iterations=1),
         "tool_allowlist": tools or None,

@@ -19,6 +19,7 @@ import typer
 from pursuit.cli.client_file import ClientFile, Edit, is_shared, plan, read_file, write_file
 from pursuit.cli.console import CommandAnswer, Fact, Note, Part, clean
 from pursuit.cli.context import Context, command
+from pursuit.cli.gate import install_gate
 from pursuit.cli.serve import DEFAULT_HOST, DEFAULT_PORT
 from pursuit.config.configuration import JSON_NAME
 from pursuit.config.files import STATE_VARIABLE
@@ -171,7 +172,13 @@ def install(
         Path | None,
         typer.Option(metavar="FILE", help="The client's configuration file (default: its usual location)."),
     ] = None,
+    gate: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Install `pursuit gate` with this mission file as hooks (also for codex)."),
+    ] = None,
 ) -> CommandAnswer:
+    if gate is not None:
+        return install_gate(context, client, gate, this_command(Path(sys.executable)), remove=remove, dry_run=dry_run)
     known = _checked(client, name=name, project=project, file=file, http=http)
     target = read_file(_target(known, project=project, file=file))
     entry = None

@@ -43,6 +43,7 @@ COMMANDS: dict[str, Listed] = {
         install=("install", "Add Pursuit to Claude Desktop, Claude Code, VS Code or Cursor."),
         run=("missions", "Start the mission in a file and run it until it ends or waits."),
         check=("check", "Check the criteria of a mission file on the files as they are, without a proposer."),
+        gate=("gate", "Answer the hooks of a coding agent: it may stop once the checks of a mission file pass."),
         start=("missions", "Record the mission in a file without running it here, and print its id."),
         iterate=("missions", "Run a few iterations of a mission."),
         resume=("missions", "Continue a mission that is pending, interrupted, paused, failed or ended as no_progress."),

@@ -36,6 +36,7 @@ BUILT_IN = {
     "sampling": "pursuit.proposers.model.asking:SamplingKind",
     "agent": "pursuit.proposers.agent.kind:AgentKind",
     "tree": "pursuit.proposers.agent.tree:TreeKind",
+    "gate": "pursuit.proposers.agent.gate:GateKind",
     "best_of": "pursuit.proposers.best_of:BestOfKind",
     "python": "pursuit.proposers.python:PythonKind",
 }
