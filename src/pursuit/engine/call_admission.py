@@ -378,12 +378,12 @@ def _is_open(run: Run, question: str) -> bool:
 
 def _unused_answer(run: Run, asked: ApprovalAsked) -> Approval | None:
     """An identical question, open or answered, that no call of this run uses."""
-    scope = call_scope(asked.tool, asked.args)
+    scope = read_question(asked).scope
     return next(
         (
             one
             for one in run.state.approvals.asked.values()
-            if call_scope(one.tool, one.args) == scope
+            if one.scope == scope
             and one.approval_id not in run.used_approvals
             and one.accepts == asked.accepts
             and one.answer != "expired"

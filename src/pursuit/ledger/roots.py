@@ -32,8 +32,8 @@ _HEAD_HASH = (
 )
 # Before the first root, the tombstones of an older release count as new.
 _GROWN = (
-    "SELECT stream, max(seq) AS seq FROM (SELECT stream, seq FROM events WHERE position > ?1 "
-    "UNION ALL SELECT stream, seq FROM tombstones WHERE ?1 = 0) GROUP BY stream"
+    "SELECT stream, max(seq) AS seq FROM (SELECT stream, seq FROM events WHERE position > :since "
+    "UNION ALL SELECT stream, seq FROM tombstones WHERE :since = 0) GROUP BY stream"
 )
 _FRESH = (
     f"SELECT streams.name, grown.stream, grown.seq, {_HEAD_HASH.format('grown')}, "  # noqa: S608 - the parts stand above
@@ -110,10 +110,10 @@ def seal(connection: sqlite3.Connection, now: float, alone: int | None = None) -
     """Makes the next root of a file if a stream (or one given stream) has grown, within the caller's transaction."""
     last, position = last_root(connection), sealed_position(connection)
     if alone is None:
-        grown, values, position = _GROWN, (position,), last_position(connection)
+        grown, given, position = _GROWN, {"since": position}, last_position(connection)
     else:
-        grown, values = "SELECT stream, max(seq) AS seq FROM events WHERE stream = ?1", (alone,)
-    rows = [row for row in connection.execute(_FRESH.format(grown), values) if can_be_framed(row[0], row[2], row[3])]
+        grown, given = "SELECT stream, max(seq) AS seq FROM events WHERE stream = :alone", {"alone": alone}
+    rows = [row for row in connection.execute(_FRESH.format(grown), given) if can_be_framed(row[0], row[2], row[3])]
     if not rows:
         return
     made = last.next([(name, seq, hash_) for name, _, seq, hash_, _ in rows], sum(row[2] - row[4] for row in rows))
