@@ -78,11 +78,12 @@ def test_an_interrupt_ends_a_run_in_a_second_thread(tmp_path: Path) -> None:
     async def cell() -> pursuit.Report:
         return ran(tmp_path, hangs)
 
-    loop = asyncio.new_event_loop()
+    loop, before = asyncio.new_event_loop(), signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt):
         loop.run_until_complete(cell())
     over.set()
     loop.close()
+    signal.signal(signal.SIGINT, before)
 
     async def goes_on() -> pursuit.Report:
         async with Runtime(state=tmp_path / "ledger.db", config=Configuration(), tools=[evaluate]) as runtime:
