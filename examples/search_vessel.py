@@ -10,7 +10,6 @@ from pathlib import Path
 import anyio
 
 from pursuit import Budget, Mission, Runtime, SearchProposer, metric, tool
-from pursuit.proposers.search.settings import Parameter
 
 
 @tool(read_only=True)  # so several may run at once, and one that a crash cut off is sent again
@@ -22,8 +21,8 @@ def evaluate(shell: float, head: float, radius: float, length: float) -> dict:
     return {"metrics": {"cost": cost, "too_thin": thin, "volume": volume}}
 
 
-PLATE = Parameter(low=0.0625, high=6.1875, step=0.0625)
-BODY = Parameter(low=10, high=200)
+PLATE = {"low": 0.0625, "high": 6.1875, "step": 0.0625}
+BODY = {"low": 10, "high": 200}
 
 MISSION = Mission(
     directive="Find a pressure vessel that holds and costs at most 6200.",

@@ -276,7 +276,7 @@ async def test_a_dead_worker_ends_the_script_as_a_value() -> None:
                 child.kill()
         step = await script.answer({0: 1})
     assert isinstance(step, Finished)
-    assert (step.error or "").startswith("the sandbox worker died")
+    assert (step.error or "").startswith("the sandbox process died")
     assert step.memory == {"n": 1}
 
 

@@ -149,17 +149,17 @@ def _sum(one: float, other: float) -> float:
 FIRST_RATE = 0.5
 """The initial estimate of tokens per byte: prose and JSON have 0.2 to 0.4, long rows of digits almost this."""
 FIRST_EXTRA = 512
-"""Tokens that a provider may add to the first question; later estimates include them."""
+"""Tokens that a provider may add to the first request; later estimates include them."""
 MARGIN = 1.25
-"""The next question may be denser than the densest so far, because it holds other results."""
+"""The next request may be denser than the densest so far, because it holds other results."""
 LEAST_ANSWER = 64
 """Shorter answers rarely contain a call, so the model is not asked if the budget allows only these."""
 
 
 def estimate(size: int, densest: float | None) -> int:
-    """The estimated tokens of a question of this many bytes, before it is asked.
+    """The estimated tokens of a request of this many bytes, before it is sent.
 
-    `densest` is the most tokens per byte of any answered question; the estimate is never below that.
+    `densest` is the most tokens per byte of any answered request; the estimate is never below that.
     """
     if densest is None:
         return math.ceil(size * FIRST_RATE) + FIRST_EXTRA
@@ -167,7 +167,7 @@ def estimate(size: int, densest: float | None) -> int:
 
 
 def bytes_of(tokens: int, densest: float | None) -> int:
-    """The size in bytes of the largest question with at most this token estimate."""
+    """The size in bytes of the largest request with at most this token estimate."""
     if densest is None:
         return math.floor((tokens - FIRST_EXTRA) / FIRST_RATE)
     return math.floor(tokens / (densest * MARGIN))

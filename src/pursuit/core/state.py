@@ -239,13 +239,13 @@ class Conversation:
     """The part of `tokens` that is estimated, for unanswered requests."""
     asked_of: str | None = None
     unanswered: int = 0
-    """The number of consecutive unanswered requests to the same model with the current question."""
+    """The number of consecutive unanswered requests to the same model for the same turn."""
     question_size: int = 0
     counted_size: int = 0
     counted_tokens: int = 0
     """The tokens of the last request that the provider counted (`counted_size` bytes); zero after a cut."""
     densest: float | None = None
-    """The most tokens per byte of any answered question so far."""
+    """The most tokens per byte of any answered request so far."""
 
 
 def digest_of(body: bytes) -> str:

@@ -1,1 +1,1 @@
-"""The engine: one turn after another, each effect durable first."""
+"""The engine: one iteration after another, each effect durable first."""

@@ -1,7 +1,7 @@
 """A language model whose answers are durable and paid for once.
 
-Each question is recorded before it is sent, and its answer before it is used. A question with an answer in the ledger
-is never sent again; an unanswered question may be.
+Each request is recorded before it is sent, and its answer before it is used. A request with an answer in the ledger
+is never sent again; an unanswered request may be.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ NO_SUMMARY = "The older part of the conversation was omitted without a summary."
 def affordable(state: MissionState, request: ModelRequest, terms: Terms | None) -> ModelRequest:
     """The request, with its maximum answer reduced to the remaining budget. Raises `OutOfBudget`.
 
-    The estimate of the question plus the maximum answer must fit into the rest of every cap; otherwise nothing is
-    asked. Without `terms` the model does not report usage: then only the remaining amounts are checked.
+    The estimate of the request plus the maximum answer must fit into the rest of every cap; otherwise nothing is
+    sent. Without `terms` the model does not report usage: then only the remaining amounts are checked.
     """
     left = RemainingBudget(state).left
     tokens, cost = left.get("max_tokens"), left.get("max_cost_usd")
@@ -84,7 +84,7 @@ def affordable(state: MissionState, request: ModelRequest, terms: Terms | None) 
 
 
 def _payable(price: Charge, cost: float, read: int, longest: int) -> int:
-    """The most tokens of an answer, up to the longest, that the budget can pay; -1 if it cannot pay the question."""
+    """The most tokens of an answer, up to the longest, that the budget can pay; -1 if it cannot pay the request."""
     if price(_Use(input_tokens=read, output_tokens=longest)) <= cost:
         return longest
     low, high = -1, longest  # a price may have tiers, so this bisects instead of dividing

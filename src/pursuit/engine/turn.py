@@ -1,4 +1,4 @@
-"""One turn of the engine: propose, execute, observe, verify, evaluate, decide.
+"""One iteration: propose, execute, observe, verify, evaluate, decide.
 
 A language model that works in turns is asked again after its calls, until it stops calling; then the criteria are
 evaluated. Each external effect is durable first. Pure steps share the commit of their cause, so an iteration with one

@@ -338,7 +338,7 @@ class Link:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def connected(self, within: float | None = None) -> psycopg.AsyncConnection[Any]:
-        """The connection, without waiting for a turn: for its only user."""
+        """The connection, without waiting in the queue: for its only user."""
         if self._connection is not None and not self._connection.closed:
             return self._connection
         within = within or self._patience

@@ -209,7 +209,7 @@ def _make_private_file(path: Path) -> None:
 
 
 def wait_for_turn(queue: WriteQueue) -> None:
-    """Waits in the queue, blocking the thread, and continues without a turn after a while: SQLite's lock remains."""
+    """Waits in the queue, blocking the thread, and after a while continues anyway: SQLite's lock remains."""
     # Two processes that open a new file concurrently would otherwise collide in the switch to WAL, which cannot wait.
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not queue.try_enter() and time.monotonic() < deadline:

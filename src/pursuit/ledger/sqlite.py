@@ -127,7 +127,7 @@ _DIGESTS = "SELECT digest FROM blob_refs WHERE stream = (SELECT id FROM streams 
 class SqliteReads:
     """Queries on a connection that only reads.
 
-    No read transaction outlives a turn of the event loop, so a slow reader never holds up a checkpoint.
+    No read transaction outlives a pass of the event loop, so a slow reader never holds up a checkpoint.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:

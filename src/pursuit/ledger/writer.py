@@ -1,7 +1,7 @@
 """The only writer of the ledger: everything that is queued is committed together.
 
 Invariant: every queued request gets exactly one outcome, whatever happens to the tasks that wait for it, and a
-transaction never spans a turn of the event loop. A request gets its outcome only after its transaction is committed,
+transaction never spans a pass of the event loop. A request gets its outcome only after its transaction is committed,
 and a refused append leaves nothing behind.
 """
 
@@ -235,7 +235,7 @@ _COURTESY_SECONDS = 1.0
 
 
 class _Batch:
-    """Requests that share a commit. A `young` batch waits one turn of the event loop before its commit."""
+    """Requests that share a commit. A `young` batch waits one pass of the event loop before its commit."""
 
     __slots__ = ("began", "done", "requests", "young")
 
@@ -247,7 +247,7 @@ class _Batch:
 
 
 class Writer:
-    """Group commit without a task: the first append schedules a commit in the next turn of the event loop.
+    """Group commit without a task: the first append schedules a commit in the next pass of the event loop.
 
     An append fails if another process keeps the ledger locked for longer than `patience` seconds.
     """
@@ -294,7 +294,7 @@ class Writer:
             await batch.done.wait()
 
     def _turned(self, batch: _Batch) -> None:
-        """One turn of the loop has passed: all tasks that were ready to append have joined; with company, one more."""
+        """One pass of the loop is over: all tasks that were ready to append have joined; with company, one more."""
         if batch.young and len(batch.requests) > 1:
             batch.young = False
             asyncio.get_running_loop().call_soon(self._turned, batch)

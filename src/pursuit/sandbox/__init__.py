@@ -1,4 +1,4 @@
-"""Runs predicates and scripts of users in worker processes with limits.
+"""Runs predicates and scripts of users in separate processes with limits.
 
 Importing this package does not import the sandbox library; a command that used it must end with `leave` (see `pool`).
 """

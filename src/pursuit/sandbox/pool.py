@@ -1,4 +1,4 @@
-"""The worker processes that run user code, from their first use to the end of our process.
+"""The sandbox processes, which run user code, from their first use to the end of our process.
 
 The first run imports `pydantic_monty` and starts a process; nothing does so earlier.
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pydantic_monty import AsyncMonty, AsyncMontySession, OSPolicy, ResourceLimits
 
 MIB = 1024 * 1024
-# A worker that is silent for this long beyond its limit is killed.
+# A sandbox process that is silent for this long beyond its limit is killed.
 PATIENCE = 3.0
 # Of sixty programs that did not wait, sixteen were aborted; with half this wait, none was.
 LAST_MOMENT = 0.1
@@ -48,7 +48,7 @@ _started = False
 
 
 class SessionLostError(Exception):
-    """No worker was available, or it died or was stopped during its work; the session cannot be trusted."""
+    """No sandbox process was available, or it died or was stopped during its work; the session cannot be trusted."""
 
 
 def monty():
@@ -70,20 +70,20 @@ class Workers:
 
     @contextlib.asynccontextmanager
     async def session(self, limits: ResourceLimits, policy: OSPolicy) -> AsyncGenerator[AsyncMontySession]:
-        """A fresh session; its worker goes back to the pool, or is killed if it still runs."""
+        """A fresh session; its process goes back to the pool, or is killed if it still runs."""
         try:
             pool = await self._started()
             checkout = pool.checkout(limits=limits, os_policy=policy)
             await checkout.__aenter__()
         except (RuntimeError, OSError, monty().MontyError) as error:
             await self._forget()
-            raise SessionLostError(f"no sandbox worker can be started: {error}") from error
+            raise SessionLostError(f"no sandbox process can be started: {error}") from error
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_exit(checkout.__aexit__)
             yield checkout
 
     async def aclose(self) -> None:
-        """Ends the workers. An open session ends with its own block."""
+        """Ends the processes. An open session ends with its own block."""
         self._closed = True
         await self._forget()
 
@@ -111,7 +111,7 @@ class Workers:
 
 
 def monty_started() -> bool:
-    """True if this process has started a worker and therefore must end with `leave`."""
+    """True if this process has started a sandbox process and therefore must end with `leave`."""
     return _started
 
 

@@ -43,7 +43,7 @@ class PredicateValue:
 class Sandbox:
     """Runs user code. Belongs to one event loop; any task in it may use and close it.
 
-    Scripts use separate workers: a script may wait for hours, and no verdict must queue behind it.
+    Scripts use separate processes: a script may wait for hours, and no verdict must queue behind it.
     """
 
     def __init__(self, limits: SandboxLimits | None = None) -> None:
@@ -68,7 +68,7 @@ class Sandbox:
             return PredicateValue(error=f"the expression {problem}")
         try:
             return await self._run(text, variables)
-        except SessionLostError:  # once more, with another worker
+        except SessionLostError:  # once more, with another process
             try:
                 return await self._run(text, variables)
             except SessionLostError as error:
@@ -85,7 +85,7 @@ class Sandbox:
             try:
                 raw = await session.feed_run(text, inputs=dict(variables), print_callback=lambda _stream, _text: None)
             except library.MontyCrashedError as error:
-                raise SessionLostError(f"the sandbox worker died: {error}") from error
+                raise SessionLostError(f"the sandbox process died: {error}") from error
             except library.MontyError as error:
                 if isinstance(error.exception(), TimeoutError):
                     # Monty counts wall-clock time, so a harmless expression may time out on a busy machine: try again.
@@ -97,10 +97,10 @@ class Sandbox:
         return PredicateValue(value=rendered(raw), is_json=False)
 
     def script(self, spec: ScriptSpec) -> Script:
-        """One run of a script, entered with `async with`; it holds a worker until it is `Finished`."""
+        """One run of a script, entered with `async with`; it holds a process until it is `Finished`."""
         return Script(self._scripts, self.limits, spec)
 
     async def aclose(self) -> None:
-        """Ends all workers. Later evaluations and starts of scripts return an error text."""
+        """Ends all sandbox processes. Later evaluations and starts of scripts return an error text."""
         await self._predicates.aclose()
         await self._scripts.aclose()

@@ -290,7 +290,7 @@ class Script:
         }
         try:
             return await self._stack.enter_async_context(self._workers.session(resources, policy))
-        except SessionLostError:  # once more, with another worker
+        except SessionLostError:  # once more, with another process
             return await self._stack.enter_async_context(self._workers.session(resources, policy))
 
     def _objects(self) -> dict[str, Any]:
@@ -396,7 +396,7 @@ class Script:
     async def _failed(self, error: MontyError) -> Finished:
         library = monty()
         if isinstance(error, library.MontyCrashedError):
-            return self._ended(f"the sandbox worker died: {cut_text(str(error), MAX_TEXT)}")
+            return self._ended(f"the sandbox process died: {cut_text(str(error), MAX_TEXT)}")
         text = cut_text(str(error), MAX_TEXT) + next((more for said, more in _ADVICE if said in str(error)), "")
         inner = error.exception()
         if self._hint and isinstance(inner, AttributeError | NameError) and self._hint not in text:

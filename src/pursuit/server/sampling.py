@@ -1,6 +1,6 @@
 """Asks the model of the MCP client that drives a mission, by `sampling/createMessage`.
 
-Before 2026-07-28 the server sends the question during the call. Since then the call returns the question, and the
+Before 2026-07-28 the server sends the request during the call. Since then the call returns the request, and the
 answer comes with the client's next call.
 Invariant: each result of a client is an answer or a `NoAnswer` with the reason.
 """
@@ -48,7 +48,7 @@ from pursuit.server.errors import Context, as_object
 
 NAME = "sampling"
 MAX_UNANSWERED = 3
-"""The number of unanswered repetitions of a question that count as a failure of the proposer."""
+"""The number of unanswered repetitions of a request that count as a failure of the proposer."""
 
 CALL_AGAIN = "the client's model proposes: call mission_iterate again; the server then asks the model"
 MAX_REASON = 500
@@ -61,13 +61,13 @@ def declares_sampling(ctx: Context) -> bool:
 
 
 def question_names(iteration: int, attempt: int, compactions: int) -> dict[Request, str]:
-    """The names of the questions of an attempt at an iteration; repeated questions have the same name."""
+    """The names of the requests of an attempt at an iteration; repeated requests have the same name."""
     name = f"{NAME}-{iteration}-{attempt}"
     return {"turn": name, "summary": f"{name}-summary-{compactions}"}
 
 
 class _Form:
-    """The form of questions for a client: with tools, or with the tools described in the prompt."""
+    """The form of requests for a client: with tools, or with the tools described in the prompt."""
 
     def __init__(self, ctx: Context, preferences: Mapping[str, Any] | None) -> None:
         capabilities = ctx.session.client_capabilities
@@ -76,7 +76,7 @@ class _Form:
         self._preferences = None if preferences is None else ModelPreferences.model_validate(preferences, by_name=False)
 
     def filled(self, request: ModelRequest) -> CreateMessageRequest:
-        """The question; the tools are in the prompt if the client's model does not support tools."""
+        """The request to the client; the tools are in the prompt if the client's model does not support tools."""
         messages = request.messages
         if not self.native:
             first, *rest = messages
@@ -178,9 +178,9 @@ class PushedModel:
 
 
 class CarriedModel:
-    """Uses the answers that the client brought, since 2026-07-28; keeps the first unanswered question.
+    """Uses the answers that the client brought, since 2026-07-28; keeps the first unanswered request.
 
-    `brought` holds answers by question name. `unanswered` counts how often the client got the current question before.
+    `brought` holds answers by request name. `unanswered` counts how often the client got the current request before.
     """
 
     name = NAME
@@ -202,7 +202,7 @@ class CarriedModel:
         self.question: tuple[str, CreateMessageRequest] | None = None
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
-        """Returns the client's answer to this question, once."""
+        """Returns the client's answer to this request, once."""
         name = question_names(request.iteration, request.attempt, request.compactions)[request.purpose]
         unanswered, self._unanswered = self._unanswered, 0
         if name in self._brought:
@@ -215,7 +215,7 @@ class CarriedModel:
 
 
 ClientModel = PushedModel | CarriedModel
-"""A client's model; `question` is the named question that the client must answer before the mission can continue."""
+"""A client's model; `question` is the named request that the client must answer before the mission can continue."""
 
 
 def declined(why: str) -> dict[str, Any]:

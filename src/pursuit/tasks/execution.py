@@ -1,4 +1,4 @@
-"""The interface of a task's worker, in any process: progress, requests for input, cancellation, end.
+"""The interface of a task's work, in any process: progress, requests for input, cancellation, end.
 
 Invariant: work that ends is settled, whatever its cause; reports after the end change nothing.
 
@@ -214,7 +214,7 @@ async def task_execution(task_id: str, store: TaskRecords, *, reraise: bool = Fa
                     await ctx.complete()
             except anyio.get_cancelled_exc_class():
                 with anyio.CancelScope(shield=True):
-                    await ctx.settle(Ending(status="cancelled", message="its worker was stopped"))
+                    await ctx.settle(Ending(status="cancelled", message="its process was stopped"))
                 raise
             except Exception as error:  # noqa: BLE001 - stored; raised below, outside of the group that would wrap it
                 broken = error
@@ -229,9 +229,9 @@ async def _taken(store: TaskRecords, task_id: str, owner: str) -> TaskState:
     if state.terminal:
         raise TaskTerminal(f"{task_id} has ended: {state.status}", task_id=task_id, status=state.status)
     if state.owner is not None and await is_alive(store.ledger, state.owner):
-        raise Conflict(f"another worker runs {task_id}", task_id=task_id)
+        raise Conflict(f"another process runs {task_id}", task_id=task_id)
     if not await store.adopt(task_id, owner, instead_of=state.owner):
-        raise Conflict(f"{task_id} was taken by another worker", task_id=task_id)
+        raise Conflict(f"{task_id} was taken by another process", task_id=task_id)
     return await store.get(task_id)
 
 
