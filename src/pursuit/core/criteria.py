@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partialmethod
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import AfterValidator, Field, PlainSerializer, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StringConstraints, model_serializer
 
 from pursuit.core.base_model import Args, Broken, Flag, InputModel, Name, Number, Text, Whole, value_in
-from pursuit.core.patterns import checked_expression, checked_pattern
+from pursuit.core.log_metrics import MetricRule, Take, checked_group
+from pursuit.core.patterns import checked_expression, checked_path, checked_pattern
 
 Comparison = Literal["<", "<=", ">", ">=", "==", "!="]
 Direction = Literal["decreasing", "increasing", "non_increasing", "non_decreasing"]
@@ -163,6 +164,32 @@ class Expectation(InputModel):
             yield Broken("contains the exit code that meets the check", "never_exit_codes")
 
 
+class CheckMetric(InputModel):
+    """Where a metric is in the output of a check's command, or in a file that it writes."""
+
+    pattern: Annotated[Name, AfterValidator(checked_group)] | None = None
+    path: Annotated[Name, AfterValidator(checked_path)] | None = Field(None, alias="json")
+    file: Name | None = None
+    take: Take = "last"
+
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        if (given.get("pattern") is None) == (given.get("json") is None):
+            yield Broken("give exactly one of pattern and json (a path into a JSON line)", "pattern")
+
+    @model_serializer
+    def _stored(self) -> dict[str, str | None]:
+        """By the names in a mission file: `json` would hide a method of the model."""
+        return {"pattern": self.pattern, "json": self.path, "file": self.file, "take": self.take}
+
+    def rule(self, name: str) -> MetricRule:
+        return MetricRule(name=name, pattern=self.pattern, json=self.path, file=self.file, take=self.take)
+
+
+def _as_pattern(value: object) -> object:
+    return {"pattern": value} if isinstance(value, str) else value
+
+
 class Check(Criterion):
     """A call that the runtime makes itself, and the conditions on its result.
 
@@ -182,6 +209,10 @@ class Check(Criterion):
     when: Literal["met", "checkpoint"] = "met"
     after: Name | None = None
     confirm: Annotated[Whole, Field(ge=0, le=MAX_CONFIRM)] = 0
+    metrics: dict[Name, Annotated[CheckMetric, BeforeValidator(_as_pattern)]] = Field(
+        default_factory=dict, max_length=100
+    )
+    """Metrics that the command reports; then the check does not wait for other criteria, which may need them."""
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
@@ -190,6 +221,8 @@ class Check(Criterion):
             yield Broken("needs exactly one of tool_name, command and check" + (f", not {forms}" if forms else ""))
         if "command" not in forms and given.get("cwd") is not None:
             yield Broken("cwd requires command")
+        if "tool_name" in forms and given.get("metrics"):
+            yield Broken("metrics requires a command: a tool reports its metrics itself")
         if "tool_name" not in forms and given.get("args"):
             yield Broken("args requires tool_name")
         for name in ("exit_code", "never_exit_codes"):

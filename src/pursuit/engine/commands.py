@@ -9,12 +9,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
+
 from pursuit.config.process_environment import MAX_NAMES, USUAL_ENVIRONMENT, ProcessEnvironment
+from pursuit.core.log_metrics import LogMetrics, MetricRule
+from pursuit.core.patterns import Unfinished
 from pursuit.core.tools import CallFailed
 from pursuit.processes.groups import OutputTail, communicate, start
+from pursuit.tasks.command import read_files, stamps_of
 
 KEPT = 64 * 1024
 """The number of bytes kept of each stream, from its end."""
@@ -28,16 +35,20 @@ async def run_command(
     ours: Mapping[str, str] | None = None,
     given: bytes | None = None,
     whole: int | None = None,
+    metrics: Sequence[MetricRule] = (),
 ) -> dict[str, Any]:
     """Runs a command; returns its exit code and the ends of stdout and stderr, with its secrets removed.
 
     `ours` are further variables, without secrets. `cut` names the streams whose beginning is not kept. `given` is the
     standard input. With `whole`, all of stdout is kept up to that many bytes, and more is an error. If the command
-    fails, the result also names our environment variables that it did not get. Raises `CallFailed`.
+    fails, the result also names our environment variables that it did not get. If it succeeds, the result has its
+    `metrics`, with `notes` on those without a value. Raises `CallFailed`.
     """
     words = list(argv)
     if words[0] == "pursuit-pytest":  # our own program, even if it is not on PATH
         words[0] = str(Path(sys.executable).with_name(words[0]))
+    metrics = [rule if rule.file is None else replace(rule, file=str(Path(cwd or ".", rule.file))) for rule in metrics]
+    before = stamps_of(metrics)
     try:
         if around.isolation is not None:
             words = around.isolation.words(words, Path(cwd or ".").absolute())  # noqa: ASYNC240 - reads no disk
@@ -53,8 +64,24 @@ async def run_command(
     texts = {name: _redacted(tail.text, secrets) for name, tail in tails.items()}
     withheld = sorted(os.environ.keys() - environment.keys())[:MAX_NAMES] if code != 0 else []
     cut = [name for name, tail in tails.items() if tail.cut]
-    told = {"cut": cut, "not_inherited": withheld}
+    told: dict[str, Any] = {"cut": cut, "not_inherited": withheld}
+    if metrics and code == 0:
+        told |= await anyio.to_thread.run_sync(partial(_measured, metrics, texts, before))
     return {"exit_code": code, **texts, **{key: names for key, names in told.items() if names}}
+
+
+def _measured(
+    rules: Sequence[MetricRule], texts: Mapping[str, str], before: Mapping[str, Sequence[int]]
+) -> dict[str, Any]:
+    """The metrics in the output, and in the files that the command wrote."""
+    found, notes = LogMetrics(rules), list[str]()
+    for rule in rules:
+        try:
+            if rule.file is None:
+                found.look(rule, "\n".join(texts.values()))
+        except Unfinished as error:
+            notes.append(f"metric {rule.name}: {error}")
+    return {"metrics": found.found, "notes": [*notes, *read_files(rules, before, found), *found.notes()]}
 
 
 def _redacted(text: str, secrets: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ import msgspec
 
 from pursuit.config.process_environment import SESSION_VARIABLE
 from pursuit.core.budgets import child_id, is_spawn, used_of
+from pursuit.core.criteria import Check
 from pursuit.core.events import (
     ISOLATION,
     CallSettled,
@@ -281,7 +282,10 @@ async def _run_command(run: Run, call: CallRecord) -> ToolResult:
     """Runs the command of a check. The ledger has its arguments; the operator's environment for it is looked up now."""
     around, cwd = run.environment_of(call.criterion_id), run.checked_folder(call.args["cwd"])
     ours = {SESSION_VARIABLE: run.mission_id}
-    return ToolResult(structured=await run_command(call.args["argv"], cwd, around=around, ours=ours))
+    check = next((one for one in run.state.mission.criteria if one.criterion_id == call.criterion_id), None)
+    rules = [one.rule(name) for name, one in check.metrics.items()] if isinstance(check, Check) else []
+    result = await run_command(call.args["argv"], cwd, around=around, ours=ours, metrics=rules)
+    return ToolResult(structured=result)
 
 
 async def own_result(run: Run, call: CallRecord) -> ToolResult:

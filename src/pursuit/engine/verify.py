@@ -77,9 +77,9 @@ async def _answers(run: Run) -> dict[str, Answer]:
     answers = await _predicates(run, [criterion for criterion in criteria if isinstance(criterion, Predicate)])
     checks = [criterion for criterion in criteria if isinstance(criterion, Check) and _can_look(run, criterion)]
     for check in checks:
-        if check.when == "checkpoint":
+        if check.when == "checkpoint" or check.metrics:
             answers[check.criterion_id] = await _checked(run, check)
-    late = [check for check in checks if check.when == "met"]
+    late = [check for check in checks if check.when == "met" and not check.metrics]
     if late and _rest_is_met(run, answers):
         for check in late:
             answers[check.criterion_id] = await _checked(run, check)
@@ -112,7 +112,8 @@ def _rest_is_met(run: Run, answers: Mapping[str, Answer]) -> bool:
     return all(
         status[criterion.criterion_id] == "met"
         for criterion in run.state.mission.criteria
-        if criterion.required and not (isinstance(criterion, Check) and criterion.when == "met")
+        if criterion.required
+        and not (isinstance(criterion, Check) and criterion.when == "met" and not criterion.metrics)
     )
 
 

@@ -161,11 +161,19 @@ def _metrics_without_source(mission: Mission, tools: Sequence[Tool]) -> list[Fau
         counting = [tool for tool in tools if _counts(criterion.source, tool.qualified)]
         given = [name for tool in counting for name in tool.metrics or ()]
         given += [rule.metric for rule in mission.observe if any(_counts(rule.tool, one.qualified) for one in counting)]
+        measuring = _measuring(mission).items()
+        given += [name for tool, check in measuring if _counts(criterion.source, tool) for name in check.metrics]
         if not counting or any(tool.metrics is None for tool in counting):
             continue
         if not any(criterion.metric == name or criterion.metric.startswith(f"{name}.") for name in given):
             faults.append(Fault(field=f"criteria[{place}].metric", reason=_no_source(criterion.metric, given)))
     return faults
+
+
+def _measuring(mission: Mission) -> dict[str, Check]:
+    """The checks that report metrics, by the names under which they count as sources."""
+    checks = (one for one in mission.criteria if isinstance(one, Check) and one.metrics)
+    return {f"check:{one.criterion_id}": one for one in checks}
 
 
 def _counts(source: str | None, tool: str) -> bool:
@@ -287,7 +295,11 @@ class _MissionTools:
 
     def _source(self, field: str, pattern: str) -> str:
         tools = self.tools
-        if pattern == SCRIPT_SOURCE or any(fnmatchcase(tool, pattern) for tool in tools):
+        if (
+            pattern == SCRIPT_SOURCE
+            or pattern in _measuring(self.mission)
+            or any(fnmatchcase(tool, pattern) for tool in tools)
+        ):
             return pattern
         if not _GLOB & set(pattern):
             return self.tool(field, pattern)

@@ -122,33 +122,44 @@ class Command:
 
     def stamped(self) -> Command:
         """A copy with the current state of its metrics' files, to tell later if the command wrote them."""
-        files = {rule.file for rule in self.metrics if rule.file is not None}
-        return replace(self, before={file: known for file in files if (known := _stamp(file))}) if files else self
+        return replace(self, before=found) if (found := stamps_of(self.metrics)) else self
 
     def read_files(self, metrics: LogMetrics) -> list[str]:
         """Reads the metrics from the files that the command wrote; returns notes on metrics without a value."""
-        notes: list[str] = []
-        for rule in self.metrics:
-            if rule.file is None:
-                continue
-            try:
-                why = self._read_file(rule, rule.file, metrics)
-            except (OSError, Unfinished) as error:
-                why = getattr(error, "strerror", None) or "takes too long to search"
-            if why is not None:
-                notes.append(self.redacted(f"metric {rule.name}: {rule.file} {why}"))
-        return notes
+        return [self.redacted(note) for note in read_files(self.metrics, self.before, metrics)]
 
-    def _read_file(self, rule: MetricRule, file: str, metrics: LogMetrics) -> str | None:
-        stamp = _stamp(file)
-        if not stamp:
-            return "does not exist, or is not a file"
-        if list(self.before.get(file, ())) == stamp:
-            return "was not written by this run"
-        if stamp[1] > MAX_FILE:
-            return f"is larger than {MAX_FILE} bytes"
-        metrics.look_in_file(rule, Path(file).read_text(encoding="utf-8", errors="replace"))
-        return None if rule.name in metrics.found else f"does not contain a match of {rule.wants}"
+
+def stamps_of(rules: Sequence[MetricRule]) -> dict[str, list[int]]:
+    """The state of the files of metrics before a command."""
+    files = {rule.file for rule in rules if rule.file is not None}
+    return {file: known for file in files if (known := _stamp(file))}
+
+
+def read_files(rules: Sequence[MetricRule], before: Mapping[str, Sequence[int]], metrics: LogMetrics) -> list[str]:
+    """Reads the metrics from the files that a command wrote; returns notes on metrics without a value."""
+    notes: list[str] = []
+    for rule in rules:
+        if rule.file is None:
+            continue
+        try:
+            why = _read_file(rule, rule.file, before, metrics)
+        except (OSError, Unfinished) as error:
+            why = getattr(error, "strerror", None) or "takes too long to search"
+        if why is not None:
+            notes.append(f"metric {rule.name}: {rule.file} {why}")
+    return notes
+
+
+def _read_file(rule: MetricRule, file: str, before: Mapping[str, Sequence[int]], metrics: LogMetrics) -> str | None:
+    stamp = _stamp(file)
+    if not stamp:
+        return "does not exist, or is not a file"
+    if list(before.get(file, ())) == stamp:
+        return "was not written by this run"
+    if stamp[1] > MAX_FILE:
+        return f"is larger than {MAX_FILE} bytes"
+    metrics.look_in_file(rule, Path(file).read_text(encoding="utf-8", errors="replace"))
+    return None if rule.name in metrics.found else f"does not contain a match of {rule.wants}"
 
 
 def _stamp(file: str) -> list[int]:
