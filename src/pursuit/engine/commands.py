@@ -48,7 +48,7 @@ async def run_command(
     if words[0] == "pursuit-pytest":  # our own program, even if it is not on PATH
         words[0] = str(Path(sys.executable).with_name(words[0]))
     metrics = [rule if rule.file is None else replace(rule, file=str(Path(cwd or ".", rule.file))) for rule in metrics]
-    before = stamps_of(metrics)
+    before = stamps_of(metrics) if metrics else {}
     try:
         if around.isolation is not None:
             words = around.isolation.words(words, Path(cwd or ".").absolute())  # noqa: ASYNC240 - reads no disk
