@@ -17,7 +17,7 @@ def tasks(house: House) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.guarantee("a-caller-that-goes-stops-its-command")
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("era", [pytest.param(ERAS[0], marks=pytest.mark.soak), ERAS[1]])
 def test_a_client_that_is_killed_stops_its_command(era: str, tmp_path: Path) -> None:
     house = House(tmp_path, fresh=True)
     with house.client(era, house.stdio, "linger", mark="mark") as process:
