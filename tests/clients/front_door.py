@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 from cli_stage import COMMAND, HTTP, SERVERS, Place, Running
+from mission_files import threshold
 from quick_start import pursuit, quick
 
 from pursuit.core.events import AnyEvent, decode
@@ -43,6 +44,14 @@ parameters = {{ mark = {{ type = "string" }} }}
 [policy]
 mode = "{mode}"
 """
+TWO_STEPS: dict[str, Any] = {
+    "directive": "Take two steps",
+    "criteria": [{**threshold("steps", ">=", 2), "criterion_id": "far", "required": True}],
+    "budget": {"max_iterations": 5},
+    "tool_allowlist": ["workshop.*"],
+    "proposer": {"kind": "client"},
+}
+"""A mission that its client drives."""
 
 
 class Served(Running):
@@ -93,17 +102,7 @@ class House(Place):
     @contextmanager
     def serving(self, *more: str) -> Iterator[Served]:
         """Serves over HTTP at a free port of this machine; what is still there at the end is asked to leave."""
-        words = ("serve", *HTTP, *more)
-        process = subprocess.Popen(
-            [*self.command, *words],
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        process = self._started([*self.command, "serve", *HTTP, *more], start_new_session=True)
         with leaving_none(process):
             served = Served(process)
             yield served
@@ -116,17 +115,13 @@ class House(Place):
         """A client in a process of its own, in the middle of one call."""
         script = str(CLIENTS / "sdk_client.py")
         words = [script if self.fresh else quick(script), era, target, tool, json.dumps(arguments)]
-        process = subprocess.Popen(
-            [sys.executable, *words],
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        process = self._started([sys.executable, *words])
         with leaving_none(process):
             yield process
+
+    def _started(self, words: list[str], **more: Any) -> subprocess.Popen[str]:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(words, cwd=self.folder, env=self.environment, text=True, **streams, **more)
 
     def json_of(self, *words: object) -> Any:
         """What a command answers as JSON, as a process of its own: this one may be in an event loop."""

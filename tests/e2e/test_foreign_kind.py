@@ -16,6 +16,7 @@ from cli_stage import until
 from front_door import House
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mission_files import mission_file, threshold
 from postgres_server import NewDatabase
 from quick_start import pursuit, quick
 
@@ -32,23 +33,9 @@ mass = "mass= ([0-9.]+)"
 [settings]
 task_patience = 60  # the commands of a run end within it, however slow the machine is
 """
-MISSION = """
-directive = "Make it light"
-tool_allowlist = ["commands.weigh"]
-[[criteria]]
-criterion_id = "mass"
-kind = "metric_threshold"
-metric = "mass"
-op = "<="
-target = 2.4
-[budget]
-max_iterations = 9
-[proposer]
-kind = "halving"
-tool_name = "commands.weigh"
-argument = "width"
-start = 8
-"""
+LIGHT = threshold("mass", "<=", 2.4)
+PROPOSER: dict[str, Any] = {"kind": "halving", "tool_name": "commands.weigh", "argument": "width", "start": 8}
+MISSION = mission_file("commands.weigh", LIGHT, iterations=9, proposer=PROPOSER)
 
 
 class Installed:
@@ -117,7 +104,7 @@ async def test_a_client_drives_such_a_mission_and_cannot_name_the_kind(tmp_path:
         "criteria": [{"criterion_id": "m", "kind": "predicate", "expression": "True", "required": True}],
         "budget": {"max_iterations": 1},
         "tool_allowlist": ["commands.weigh"],
-        "proposer": {"kind": "halving", "tool_name": "commands.weigh", "argument": "width", "start": 8},
+        "proposer": PROPOSER,
     }
     async with Client(stdio_client(parameters)) as client:
         refused = await client.call_tool("mission_start", wanted)
@@ -155,17 +142,15 @@ def test_a_worker_drives_such_a_mission_and_the_page_shows_it(tmp_path: Path, ne
 @pytest.mark.guarantee("a-package-adds-a-kind")
 def test_a_parent_names_such_a_kind_only_where_the_operator_allows_it(tmp_path: Path) -> None:
     place = Installed(tmp_path)
-    proposer = {"kind": "halving", "tool_name": "commands.weigh", "argument": "width", "start": 8}
-    criterion = {"criterion_id": "m", "kind": "metric_threshold", "metric": "mass", "op": "<=", "target": 2.4}
-    child = {"directive": "c", "criteria": [criterion], "budget": {"max_iterations": 5}, "proposer": proposer}
-    head = MISSION.partition("[proposer]")[0].replace("max_iterations = 9", "max_iterations = 7")
-    script = f"[proposer]\nkind = 'script'\nscript = '''await fleet.spawn(**{child!r})'''\n[fleet]\n"
-    (place.project / "parent.toml").write_text(head + script, encoding="utf-8")
+    child = {"directive": "c", "criteria": [LIGHT], "budget": {"max_iterations": 5}, "proposer": PROPOSER}
+    spawns = {"kind": "script", "script": f"await fleet.spawn(**{child!r})"}
+    parent = mission_file("commands.weigh", LIGHT, iterations=7, proposer=spawns, fleet={})
+    (place.project / "parent.toml").write_text(parent, encoding="utf-8")
     place.run("run", "parent.toml", "--mode", "auto")
     refused = place.run("history", "last", "--full", "--json")
     assert "a parent mission cannot name a proposer of another package" in refused.stdout, refused
     with (place.project / "pursuit.toml").open("a", encoding="utf-8") as file:
         file.write('[proposers]\nclients = ["halving"]\n')
-    (place.project / "again.toml").write_text(head + script, encoding="utf-8")
+    (place.project / "again.toml").write_text(parent, encoding="utf-8")
     place.run("run", "again.toml", "--mode", "auto")
     assert place.json("status", "last")["status"] == "completed"

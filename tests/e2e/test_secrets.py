@@ -109,8 +109,8 @@ class Searched:
     def write_mission(self, calls: list[str]) -> None:
         """A mission that makes these calls, one in each iteration."""
         proposals = [{"tool_calls": [{"tool_name": call, "args": {}}]} for call in calls]
-        given = {"tool_allowlist": calls, "proposer": {"kind": "replay", "proposals": proposals}}
-        text = mission_file("", NEVER, iterations=len(calls), stagnation_threshold="off", **given)
+        proposer = {"kind": "replay", "proposals": proposals}
+        text = mission_file(calls, NEVER, iterations=len(calls), stagnation_threshold="off", proposer=proposer)
         self.place.write("m.toml", text)
 
     def leaks(self) -> list[str]:

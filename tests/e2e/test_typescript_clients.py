@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from front_door import House
+from front_door import TWO_STEPS, House
 from quick_start import pursuit
 
 ROOT = Path(__file__).parents[2]
@@ -26,22 +26,7 @@ TOOL_ERROR = 5
 """The Inspector's exit code for a result with `isError`."""
 
 STEP: dict[str, Any] = {"tool_name": "workshop.step", "args": {"log": "ts", "key": "a"}}
-MISSION: dict[str, Any] = {
-    "directive": "Take two steps",
-    "criteria": [
-        {
-            "criterion_id": "far",
-            "kind": "metric_threshold",
-            "metric": "steps",
-            "op": ">=",
-            "target": 2,
-            "required": True,
-        }
-    ],
-    "budget": {"max_iterations": 5},
-    "tool_allowlist": ["workshop.*"],
-    "proposer": {"kind": "client"},
-}
+MISSION = TWO_STEPS
 HERE = {"session_id": "$session"}
 
 # What a developer does in the first hour, with the mistakes: tool, arguments, code of the refusal, what the text says.

@@ -18,7 +18,7 @@ import anyio
 import psutil
 import pytest
 from crashing import calls_of
-from mission_files import NEVER, mission_file
+from mission_files import NEVER, mission_file, recorder
 from process_ends import lives
 from quick_start import pursuit
 
@@ -30,18 +30,7 @@ KILLS = 200 if os.environ.get("PURSUIT_SOAK") else 3
 CALM = 5 * KILLS
 CALLS = 5  # of each script
 PURSUIT = Path(sys.executable).with_name("pursuit")
-RECORDER = Path(__file__).parents[1] / "servers" / "recorder.py"
 
-CONFIG = """
-[servers.rec]
-command = "__python_executable__"
-args = ["{recorder}"]
-env = {{ RECORD = "{record}" }}
-[servers.rec.tools.look]
-read_only = true
-[policy]
-mode = "auto"
-"""
 SCRIPT = """
 import asyncio
 n = state.iteration
@@ -125,7 +114,7 @@ async def _settled_by_iteration(ledger: SqliteLedger, mission_id: str) -> list[i
 @pytest.mark.guarantee("survives-kill-nine")
 async def test_killed_at_random_moments_it_goes_on_at_the_same_call(tmp_path: Path) -> None:
     record = tmp_path / "record"
-    (tmp_path / "pursuit.toml").write_text(CONFIG.format(recorder=RECORDER, record=record))
+    (tmp_path / "pursuit.toml").write_text(recorder(record, look={"read_only": True}))
     (tmp_path / "mission.toml").write_text(MISSION)
     state = tmp_path / ".pursuit" / "ledger.db"
     started = _pursuit(tmp_path, "start", "mission.toml", "--json", by=pursuit())

@@ -10,19 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from mission_files import NEVER, mission_file
+from mission_files import NEVER, mission_file, recorder
 from quick_start import pursuit
 
-RECORDER = Path(__file__).parents[1] / "servers" / "recorder.py"
 STEPS = 300
-CONFIG = """
-[servers.rec]
-command = "__python_executable__"
-args = ["{recorder}"]
-env = {{ RECORD = "{record}" }}
-[policy]
-mode = "auto"
-"""
 SCRIPT = {"kind": "script", "script": "rec.step(key=str(state.iteration), ms=4)"}
 MISSION = mission_file("rec.*", NEVER, iterations=STEPS, stagnation_threshold="off", proposer=SCRIPT)
 
@@ -54,7 +45,7 @@ def test_a_ledger_that_is_gone_stops_the_driver_before_its_next_effect(
     tmp_path: Path, befalls: Callable[[Path], None], told: str
 ) -> None:
     record, ledger = tmp_path / "record", tmp_path / ".pursuit" / "ledger.db"
-    (tmp_path / "pursuit.toml").write_text(CONFIG.format(recorder=RECORDER, record=record))
+    (tmp_path / "pursuit.toml").write_text(recorder(record))
     (tmp_path / "mission.toml").write_text(MISSION)
 
     def steps() -> int:

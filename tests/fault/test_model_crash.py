@@ -13,7 +13,7 @@ import anyio
 import pytest
 from cli_stage import Place
 from crashing import Crash, CrashingRuntime, World, calls_of
-from mission_files import NEVER, mission_file
+from mission_files import NEVER, mission_file, recorder
 from model_endpoint import ModelEndpoint, Reply, calls, transcript
 from model_stage import ALL, ANTHROPIC, OPENAI, RESPONSES, STREAM, scripted
 
@@ -22,7 +22,6 @@ from pursuit.core.events import CallIntended, ModelAnswered, decode
 from pursuit.ledger.sqlite import SqliteLedger
 
 PURSUIT = Path(sys.executable).with_name("pursuit")
-RECORDER = Path(__file__).parents[1] / "servers" / "recorder.py"
 MODEL = "openai:gpt-4o-mini"
 BEGINS = r"Iteration (\d+) begins\."
 Asked = tuple[int, int]
@@ -150,16 +149,6 @@ async def test_a_request_in_flight_at_a_crash_is_sent_once_more_and_counted_as_a
     assert (1, 0) in found, "recorded"
 
 
-CONFIG = """
-[servers.rec]
-command = "__python_executable__"
-args = ["{recorder}"]
-env = {{ RECORD = "{record}" }}
-[policy]
-mode = "auto"
-"""
-
-
 class Killed:
     """The real command on a mission file, killed when the ledger or the endpoint says so; the rest in this process."""
 
@@ -168,7 +157,7 @@ class Killed:
         self.record = folder / "record"
         self.record.touch()
         self.place = Place(folder)
-        self.place.write("pursuit.toml", CONFIG.format(recorder=RECORDER, record=self.record))
+        self.place.write("pursuit.toml", recorder(self.record))
         proposer = {"kind": "model", "model": model, "stream": stream}
         file = mission_file("rec.*", NEVER, iterations=2, stagnation_threshold="off", proposer=proposer)
         self.place.write("mission.toml", file)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from browser import INSTALLED, Viewer
-from front_door import House
+from front_door import TWO_STEPS, House
 from plain_http import post
 from playwright.sync_api import Page, expect
 
@@ -19,22 +19,7 @@ HOST = Path(__file__).parent / "app_host.html"
 ABLE = {"extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]}}}
 HOSTILE = "Climb <img src=x onerror=alert(1)><script>alert(2)</script>"
 STEP: dict[str, Any] = {"tool_calls": [{"tool_name": "workshop.step", "args": {"log": "app", "key": "a"}}]}
-MISSION: dict[str, Any] = {
-    "directive": HOSTILE,
-    "criteria": [
-        {
-            "criterion_id": "far",
-            "kind": "metric_threshold",
-            "metric": "steps",
-            "op": ">=",
-            "target": 2,
-            "required": True,
-        }
-    ],
-    "budget": {"max_iterations": 5},
-    "tool_allowlist": ["workshop.*"],
-    "proposer": {"kind": "client"},
-}
+MISSION = {**TWO_STEPS, "directive": HOSTILE}
 
 
 class _Files(http.server.SimpleHTTPRequestHandler):

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from mission_files import IDLE, mission_file
 from workspace import Victim, judged, problem
 
 SECRET = "hunter2-of-the-operator"
@@ -15,20 +16,6 @@ SHOW = ["sh", "-c", "echo GOT=${OPERATORS_KEY-nothing}"]
 TEMPLATE = [word.replace("{", "{{").replace("}", "}}") for word in SHOW]
 COMMAND = f"[commands.show]\nargv = {json.dumps(TEMPLATE)}\n"
 CHECK = f"[checks.show]\ncommand = {json.dumps(SHOW)}\n"
-MISSION = """
-directive = "x"
-tool_allowlist = ["commands.show"]
-[[criteria]]
-criterion_id = "c"
-kind = "check"
-{check}
-expect = {{ text = "GOT=nothing" }}
-[budget]
-max_iterations = 1
-[proposer]
-kind = "replay"
-proposals = [{{ tool_calls = [] }}]
-"""
 
 
 @pytest.fixture
@@ -57,10 +44,16 @@ def test_a_command_does_not_get_our_key(operator: Victim) -> None:
     assert "GOT=nothing" in output_of(operator)
 
 
-@pytest.mark.parametrize("check", ['check = "show"', f"command = {json.dumps(SHOW)}"], ids=["named", "of the file"])
-def test_a_check_does_not_get_our_key(operator: Victim, check: str) -> None:
+def mission_with(**check: object) -> str:
+    """A mission whose check sees no key."""
+    unseen = {"criterion_id": "c", "kind": "check", "expect": {"text": "GOT=nothing"}, **check}
+    return mission_file("commands.show", unseen, proposer=IDLE)
+
+
+@pytest.mark.parametrize("check", [{"check": "show"}, {"command": SHOW}], ids=["named", "of the file"])
+def test_a_check_does_not_get_our_key(operator: Victim, check: dict[str, object]) -> None:
     operator.write("pursuit.toml", COMMAND + CHECK)
-    operator.write("m.toml", MISSION.format(check=check))
+    operator.write("m.toml", mission_with(**check))
     code, said = operator.run("run", "m.toml")
     assert code == 0, said
     assert SECRET.encode() not in stored(operator.folder)
@@ -142,7 +135,7 @@ def test_a_command_that_fails_names_what_it_did_not_get(operator: Victim) -> Non
 
 def test_a_check_that_fails_names_what_it_did_not_get(operator: Victim) -> None:
     operator.write("pursuit.toml", COMMAND)
-    operator.write("m.toml", MISSION.format(check='command = ["false"]'))
+    operator.write("m.toml", mission_with(command=["false"]))
     said = operator.run("run", "m.toml", "--json")[1]
     mission = json.loads(next(line for line in said.splitlines() if line.startswith("{")))["session_id"]
     assert operator.run("export", mission, "-o", "out")[0] == 0

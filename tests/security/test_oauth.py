@@ -30,6 +30,7 @@ from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl
+from test_callers import WIPES
 
 from pursuit.server.access import READING_TOOLS
 from pursuit.server.oauth import KeySettings
@@ -42,15 +43,7 @@ CALLBACK = "http://127.0.0.1:9/callback"
 OPEN = '[policy]\nmode = "auto"\n'
 ALL = " ".join(CLIENT_SCOPES)
 EAGER = KeySettings(pause_seconds=0, leeway_seconds=0)
-NEVER: dict[str, Any] = {"criterion_id": "c", "kind": "event", "event_name": "never", "required": True}
-MISSION: dict[str, Any] = {
-    "directive": "Wipe",
-    "criteria": [NEVER],
-    "budget": {"max_iterations": 3},
-    "tool_allowlist": ["world.wipe"],
-    "proposer": {"kind": "repeat", "tool_name": "world.wipe", "args": {}},
-}
-ALONE = {**MISSION, "tool_allowlist": ["commands.nothing"], "proposer": {"kind": "client"}}
+ALONE = {**WIPES, "tool_allowlist": ["commands.nothing"], "proposer": {"kind": "client"}}
 COMMAND = '[commands.nothing]\nargv = ["true"]\n'
 
 
@@ -341,7 +334,7 @@ NEEDS: list[tuple[str, dict[str, Any]]] = [
     ("missions:read", {**call(""), "method": "completion/complete", "params": {}}),
     ("missions:read", {**call(""), "method": "resources/subscribe", "params": {"uri": "mission://x"}}),
     ("missions:read", {**call(""), "method": "subscriptions/listen", "params": {}}),
-    ("missions:write", call("mission_start", **MISSION)),
+    ("missions:write", call("mission_start", **WIPES)),
     ("missions:write", call("mission_iterate", session_id=f"mission-{'0' * 16}")),
     ("missions:write", call("mission_abort", session_id=f"mission-{'0' * 16}")),
     ("missions:write", {**call(""), "method": "made/up", "params": {}}),
@@ -377,7 +370,7 @@ async def test_a_request_needs_its_scope_and_the_refusal_names_it(issuer: Issuer
 
 @pytest.mark.guarantee("scopes-bound-a-token")
 async def test_no_body_reads_as_one_method_here_and_as_another_behind(issuer: Issuer, tmp_path: Path) -> None:
-    start = json.dumps(call("mission_start", **MISSION))
+    start = json.dumps(call("mission_start", **WIPES))
     twice = start.replace('"method": "tools/call"', '"method": "tools/call", "method": "ping"')
     inner = start.replace('"name": "mission_start"', '"name": "mission_start", "name": "mission_list"')
     bodies = [
@@ -524,8 +517,8 @@ async def test_missions_belong_to_issuer_and_subject_and_no_scope_makes_an_opera
         served.shown["sly"] = issuer.signed(served.url, sub=sly.sha256)
         served.shown["boss"] = issuer.signed(served.url, sub="x", scope=f"{ALL} operator approve-own")
         served.shown["again"] = issuer.signed(served.url, sub="ann", client_id="another program")
-        mine = await served.start("ann", MISSION)
-        theirs = await served.start("guest", MISSION)
+        mine = await served.start("ann", WIPES)
+        theirs = await served.start("guest", WIPES)
         seen = {
             who: [one for one in (mine, theirs) if not (await status(served, who, one)).get("isError")]
             for who in ("ann", "again", "bob", "boss", "guest", "sly")

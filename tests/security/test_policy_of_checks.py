@@ -7,26 +7,15 @@ from pathlib import Path
 
 import pytest
 from callers_stage import serving
+from mission_files import IDLE, mission_file
 from test_callers import OPEN, WIPES
 from workspace import Victim, problem
 
 OWN = '[commands.own]\nargv = ["true"]\n[commands.looked]\nargv = ["true"]\n'
 NAMED = '[checks.evil]\ncommand = ["sh", "-c", "OWNED"]\n'
-MISSION = """
-directive = "x"
-tool_allowlist = ["commands.own", "commands.looked"]
-{policy}
-[[criteria]]
-criterion_id = "looked"
-kind = "check"
-{check}
-[budget]
-max_iterations = 1
-[proposer]
-kind = "replay"
-proposals = [{{ tool_calls = [] }}]
-"""
-OF_FILE, BY_NAME = 'command = ["sh", "-c", "OWNED"]', 'check = "evil"'
+OF_FILE: dict[str, object] = {"command": ["sh", "-c", "OWNED"]}
+BY_NAME: dict[str, object] = {"check": "evil"}
+TOOLS = ["commands.own", "commands.looked"]
 
 
 def rule(decision: str, **more: object) -> str:
@@ -35,7 +24,7 @@ def rule(decision: str, **more: object) -> str:
 
 
 NEVER = '[policy]\nmode = "never"\n'
-ROWS: dict[str, tuple[str, str, str, bool]] = {
+ROWS: dict[str, tuple[dict[str, object], str, str, bool]] = {
     "without a rule": (OF_FILE, "", "", True),
     "in mode auto": (OF_FILE, '[policy]\nmode = "auto"\n', "", True),
     "in mode never": (OF_FILE, NEVER, "", False),
@@ -64,9 +53,12 @@ def operator(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> Victim:
 
 @pytest.mark.guarantee("checks-are-under-policy")
 @pytest.mark.parametrize(("check", "policy", "own", "runs"), ROWS.values(), ids=ROWS)
-def test_a_check_runs_only_if_policy_lets_it(operator: Victim, check: str, policy: str, own: str, runs: bool) -> None:
+def test_a_check_runs_only_if_policy_lets_it(
+    operator: Victim, check: dict[str, object], policy: str, own: str, runs: bool
+) -> None:
     operator.write("pursuit.toml", OWN + NAMED + policy)
-    operator.write("m.toml", MISSION.format(check=check, policy=own))
+    looked = {"criterion_id": "looked", "kind": "check", **check}
+    operator.write("m.toml", mission_file(TOOLS, looked, proposer=IDLE) + own)
     code, said = operator.run("run", "m.toml")
     assert (code == 2, operator.owned) == (False, runs), said  # 2: the mission was not even accepted
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pursuit.config.files import as_toml
 
+RECORDER = Path(__file__).parents[1] / "servers" / "recorder.py"
 NEVER = {"criterion_id": "never", "kind": "event", "event_name": "never"}
 IDLE = {"kind": "replay", "proposals": [{"tool_calls": []}]}
 
@@ -24,17 +26,24 @@ def calls(name: str, *each: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": "replay", "proposals": [{"tool_calls": [{"tool_name": name, "args": args}]} for args in each]}
 
 
+def recorder(record: Path, **tools: Any) -> str:
+    """A configuration with the server `rec`, which records each execution; nobody is asked."""
+    server = {"command": "__python_executable__", "args": [str(RECORDER)], "env": {"RECORD": str(record)}}
+    return as_toml({"servers": {"rec": {**server, "tools": tools}}, "policy": {"mode": "auto"}})
+
+
 def mission_file(
-    tool: str,
+    tools: str | list[str],
     *criteria: Mapping[str, Any],
     iterations: int = 1,
     args: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> str:
-    """A mission that repeats a call of the tool until it succeeded, unless told otherwise; tables may follow."""
+    """A mission that repeats a call of its tool until it succeeded, unless told otherwise; tables may follow."""
+    tool, *_ = allowed = [tools] if isinstance(tools, str) else tools
     table = {
         "directive": "Take steps",
-        "tool_allowlist": [tool],
+        "tool_allowlist": allowed,
         "criteria": criteria or [succeeded(tool)],
         "budget": {"max_iterations": iterations},
         "proposer": {"kind": "repeat", "tool_name": tool, "args": args or {}},

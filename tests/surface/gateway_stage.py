@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio
 import anyio.abc
+import pytest
 from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
@@ -27,6 +28,18 @@ HOSTILE = Path(__file__).parent.parent / "servers" / "hostile_upstream.py"
 ENVELOPE = "io.modelcontextprotocol/"
 LEGACY, MODERN = "legacy", "modern"
 ERAS = (LEGACY, MODERN)
+_ERAS = ("client_era", "server_era")
+_PAIRS = [(client, server) for client in ERAS for server in ERAS]
+pairs = pytest.mark.parametrize(_ERAS, _PAIRS)
+each_way = pytest.mark.parametrize(
+    (*_ERAS, "alone"),
+    [
+        pytest.param(*pair, alone, marks=() if alone == (pair[0] == LEGACY) else pytest.mark.soak)
+        for pair in _PAIRS
+        for alone in (True, False)
+    ],
+)
+"""Over stdio, where a client is alone, and over HTTP; `make soak` has the other half of the combinations."""
 ABLE: dict[str, Any] = {"elicitation": {"form": {}}, "sampling": {}, "roots": {"listChanged": True}}
 TASKS: dict[str, dict[str, Any]] = {
     LEGACY: {"tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}},

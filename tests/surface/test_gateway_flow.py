@@ -8,13 +8,26 @@ from typing import Any
 
 import anyio
 import pytest
-from gateway_stage import ENVELOPE, ERAS, LEGACY, MODERN, Client, Message, asked_of, hostile, house, told, words
+from gateway_stage import (
+    ENVELOPE,
+    ERAS,
+    LEGACY,
+    MODERN,
+    Client,
+    Message,
+    asked_of,
+    each_way,
+    hostile,
+    house,
+    pairs,
+    told,
+    words,
+)
 from hands import LONG, Hands
 
 from pursuit.config.servers import Timeouts
 from pursuit.core.tools import ToolOverride
 
-PAIRS = [(client, server) for client in ERAS for server in ERAS]
 ABLE: dict[str, Any] = {"elicitation": {}}
 
 
@@ -23,7 +36,7 @@ def upstream(server: str, *args: str, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("capabilities", [{}, ABLE], ids=["plain", "able"])
-@pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
+@pairs
 async def test_progress_comes_under_the_clients_token_before_the_result(
     client_era: str, server_era: str, capabilities: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -39,8 +52,7 @@ async def test_progress_comes_under_the_clients_token_before_the_result(
         assert len(told(client, "notifications/progress")) == 3
 
 
-@pytest.mark.parametrize("alone", [True, False])
-@pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
+@each_way
 async def test_logs_come_at_the_level_that_the_client_wants(
     client_era: str, server_era: str, alone: bool, tmp_path: Path
 ) -> None:
@@ -62,7 +74,7 @@ async def test_logs_come_at_the_level_that_the_client_wants(
             assert not told(other, "notifications/message")
 
 
-@pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
+@pairs
 async def test_logs_of_calls_at_the_same_time_reach_no_other_client(
     client_era: str, server_era: str, tmp_path: Path
 ) -> None:
@@ -88,7 +100,7 @@ async def test_logs_of_calls_at_the_same_time_reach_no_other_client(
 
 
 @pytest.mark.parametrize("capabilities", [{}, ABLE], ids=["plain", "able"])
-@pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
+@pairs
 async def test_a_cancelled_call_is_cancelled_at_the_server(
     client_era: str, server_era: str, capabilities: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -131,7 +143,7 @@ async def listening(client: Client, wanted: dict[str, Any]) -> int:
     return ident
 
 
-@pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
+@pairs
 async def test_a_changed_list_is_told_and_then_served(client_era: str, server_era: str, tmp_path: Path) -> None:
     async with house(tmp_path, upstream(server_era)) as stage:
         client = await stage.client(client_era, ABLE)
@@ -151,8 +163,7 @@ async def test_a_changed_list_is_told_and_then_served(client_era: str, server_er
         assert (await grower.call("grown1"))["structuredContent"]["arguments"] == {}
 
 
-@pytest.mark.parametrize("alone", [True, False])
-@pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
+@each_way
 async def test_a_resource_that_changes_is_told_to_who_subscribed(
     client_era: str, server_era: str, alone: bool, tmp_path: Path
 ) -> None:
@@ -201,7 +212,7 @@ async def test_what_a_client_notifies_reaches_its_own_connection(tmp_path: Path)
 @pytest.mark.parametrize(
     ("tools", "settings"), [({"slow": ToolOverride(timeout=LONG)}, {}), ({}, {"call_timeout": LONG})]
 )
-@pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
+@pairs
 async def test_a_limit_cuts_the_call_at_the_server(
     client_era: str, server_era: str, tools: Any, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

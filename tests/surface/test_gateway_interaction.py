@@ -19,15 +19,16 @@ from gateway_stage import (
     Client,
     Message,
     asked_of,
+    each_way,
     hostile,
     house,
+    pairs,
     told,
     words,
 )
 
 from pursuit.server.gateway.upstreams import GatewayLimits
 
-PAIRS = [(client, server) for client in ERAS for server in ERAS]
 FORM = {"message": "Who?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}
 
 
@@ -65,8 +66,7 @@ def upstream(server: str, *args: str, **more: Any) -> Any:
     return hostile(*args, *([MODERN] if server == MODERN else []), **more)
 
 
-@pytest.mark.parametrize("alone", [True, False])
-@pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
+@each_way
 async def test_elicitation_sampling_and_roots_go_through(
     client_era: str, server_era: str, alone: bool, tmp_path: Path
 ) -> None:
@@ -83,7 +83,7 @@ async def test_elicitation_sampling_and_roots_go_through(
         assert client.asked == []
 
 
-@pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
+@pairs
 async def test_a_server_that_was_connected_before_its_client_came_asks_it_all_the_same(
     client_era: str, server_era: str, tmp_path: Path
 ) -> None:
@@ -98,7 +98,7 @@ async def test_a_server_that_was_connected_before_its_client_came_asks_it_all_th
         assert asked_of(log, "initialize")[-1]["params"]["capabilities"] == ABLE
 
 
-@pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
+@pairs
 async def test_each_client_is_asked_about_its_own_call(client_era: str, server_era: str, tmp_path: Path) -> None:
     names = [f"n{number}" for number in range(4)]
     async with house(tmp_path, upstream(server_era), alone=False) as stage:

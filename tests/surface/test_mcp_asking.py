@@ -11,6 +11,7 @@ import anyio
 import pytest
 from mcp import Client, MCPError
 from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult, ElicitResult
+from tasks_stage import MISSION
 
 from pursuit import Runtime
 from pursuit.config.configuration import Configuration
@@ -21,13 +22,6 @@ from pursuit.service.approvals import Approvals
 
 ERAS = ["legacy", "2026-07-28"]
 ASKS = Configuration(policy=OperatorPolicy(rules=(Rule(decision="ask", tool="write"),)))
-MISSION = {
-    "directive": "Write something",
-    "criteria": [{"criterion_id": "c", "kind": "event", "event_name": "never", "required": True}],
-    "budget": {"max_iterations": 20},
-    "tool_allowlist": ["world.*"],
-    "stagnation_threshold": "off",
-}
 
 
 class World:

@@ -6,15 +6,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_problem_scoring import problem
 
 from pursuit.core.attempts import decode_attempt, encode_attempt, fold_attempt
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.problems.attempts import Attempt, load_attempt
-from pursuit.problems.manifest import Limits, Manifest
+from pursuit.problems.manifest import Limits
 from pursuit.problems.scorer import Metric, Scorer, ScoringRule
 from pursuit.problems.scoring import Submitted, judge
 from pursuit.sandbox.sandbox import Sandbox
 
+COUNTED = Limits(evaluation_tools=("probe",))
 METRICS = (Metric(name="calls"), Metric(name="evaluations"))
 TABLE = "{'calls': calls, 'evaluations': evaluations}"
 SOURCE = (
@@ -25,23 +27,10 @@ SOURCE = (
 )
 
 
-def problem(folder: Path, scorer: Scorer) -> Manifest:
-    return Manifest(
-        path=folder / "problem.toml",
-        problem_id="p",
-        title="P",
-        summary="p",
-        kind="mcp",
-        statement="p",
-        scorer=scorer,
-        budget=Limits(evaluation_tools=("probe",)),
-    )
-
-
 async def values(folder: Path, scorer: Scorer) -> list[float]:
     async with Sandbox() as sandbox:
         submitted = Submitted(submission={"x": 1}, calls=3, evaluations=2)
-        found = await judge(problem(folder, scorer), submitted, expressions=sandbox)
+        found = await judge(problem(folder, scorer, budget=COUNTED), submitted, expressions=sandbox)
         return [row.value for row in found.rows]
 
 
@@ -66,7 +55,7 @@ async def test_predicates_and_commands_are_told_the_counts(tmp_path: Path) -> No
 
 
 async def test_the_counts_are_those_of_the_log_also_where_it_is_older_than_they_are(tmp_path: Path) -> None:
-    one = problem(tmp_path, Scorer(kind="predicates", predicates=(), metrics=METRICS))
+    one = problem(tmp_path, Scorer(kind="predicates", predicates=(), metrics=METRICS), budget=COUNTED)
     ledger = SqliteLedger.open(tmp_path / "ledger.db")
     for tool in ("probe", "look", "probe"):
         # Each at a process of its own, as it were.

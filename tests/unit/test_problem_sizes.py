@@ -2,48 +2,23 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
 from cli_stage import Place
+from test_problem_manifests import HEAD, JUDGE
 
 from pursuit.problems.manifest import MAX_SCHEMA, MAX_STATEMENT, MAX_SUMMARY, MAX_TITLE, TAG
 from pursuit.problems.manifest_reading import parse_manifest
 from pursuit.problems.scorer import MAX_METRICS, MAX_RULES
 
-SCORER: dict[str, Any] = {
-    "kind": "predicates",
-    "predicates": [{"metric": "right", "expression": "1"}],
-    "metrics": [{"metric": "right"}],
-}
-TABLE: dict[str, Any] = {
-    "problem_id": "sum",
-    "title": "A sum",
-    "summary": "Add two numbers.",
-    "kind": "text",
-    "statement": "What is 2 + 3?",
-    "scorer": SCORER,
-}
-HEAD = """
-problem_id = "{name}"
-title = "A sum"
-summary = "Add two numbers."
-kind = "text"
-statement = "What is 2 + 3?"
-[scorer]
-kind = "predicates"
-[[scorer.predicates]]
-metric = "right"
-expression = "1"
-[[scorer.metrics]]
-metric = "right"
-"""
 DEEP = ".".join(["x"] * 1_100) + " = 1\n"
 
 
 def told(folder: Path, **more: Any) -> dict[str, str]:
     """The faults of a manifest that is sound but for these keys."""
-    found, faults = parse_manifest({**TABLE, **more}, folder / "problem.toml")
+    found, faults = parse_manifest({**tomllib.loads(HEAD + JUDGE), **more}, folder / "problem.toml")
     assert (found is None) == bool(faults)
     return {fault.field: fault.reason for fault in faults}
 
@@ -58,7 +33,9 @@ def test_keys_without_end_are_faults_of_their_file_and_hide_no_other(tmp_path: P
         "nobody": f"[else]\n{DEEP}",
     }.items():
         (tmp_path / name).mkdir()
-        (tmp_path / name / "problem.toml").write_text(HEAD.format(name=name) + end, encoding="utf-8")
+        (tmp_path / name / "problem.toml").write_text(
+            f"{HEAD}{JUDGE}".replace('"sum"', f'"{name}"') + end, encoding="utf-8"
+        )
     place = Place(tmp_path)
     faults = place.json("problem", "validate", code=2)["details"]["faults"]
     deep = {Path(one["source"]).parent.name: one["field"] for one in faults if "nested more than 64" in one["reason"]}
