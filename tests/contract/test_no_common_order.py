@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, LiteralString, cast
 
 import anyio
@@ -18,9 +18,12 @@ from test_postgres import opened
 
 from pursuit.errors import Fenced, InvalidArgument
 from pursuit.ledger import postgres
-from pursuit.ledger.contract import ANY, Draft, Folded
+from pursuit.ledger.contract import ANY, Draft, Folded, QueuedJob
+from pursuit.ledger.placement import Requirements, Reschedule
 from pursuit.ledger.postgres import PostgresLedger
+from pursuit.ledger.queue import PostgresPlacement
 from pursuit.ledger.tombstones import own_audit
+from pursuit.testing import RecordingWorker
 
 COMMIT: LiteralString = "SELECT pursuit.commit({}, '{{m1}}', {}, '{{{}}}', '{{mission}}', '{{NULL}}', '{{NULL}}', "
 COMMIT += "'{{NULL}}', '{{NULL}}', '{{1}}', '{{numbered}}', '{{x}}'" + ", '{{}}'" * 9 + ")"
@@ -131,7 +134,37 @@ def test_a_claim_returns_when_no_append_of_the_holder_before_is_under_way(
         assert watcher.execute("SELECT max(seq) FROM pursuit.events").fetchone() == (1 + begun,)
 
 
-async def test_batches_in_any_order_beside_forgets_and_seals_do_not_deadlock(new_database: NewDatabase) -> None:
+async def take_turns(ledger: PostgresLedger, names: list[str]) -> None:
+    """Claims and releases streams, in both orders."""
+    for number in range(24):
+        held = [await ledger.claim(name) for name in names[:: (-1) ** number]]
+        await ledger._leases.renew()
+        for lease in held:
+            if lease is not None:
+                await lease.release()
+
+
+@asynccontextmanager
+async def working_on(address: str, names: list[str]) -> AsyncIterator[None]:
+    """Two workers, which do the jobs of the streams, each more than once."""
+    placements = [PostgresPlacement(address, dequeue=0.01) for _ in range(2)]
+    workers = [RecordingWorker(name, answers=dict.fromkeys(names, Reschedule(0.001))) for name in "ab"]
+    async with anyio.create_task_group() as running:
+        for placement, worker in zip(placements, workers, strict=True):
+            running.start_soon(placement.run, worker, 4)
+        yield
+        while (health := await placements[0].health()).queued or health.running:
+            await anyio.sleep(0.02)
+        for worker in workers:
+            worker.stopping.set()
+    assert {key for worker in workers for key in worker.jobs} == set(names)
+    for placement in placements:
+        await placement.close()
+
+
+async def test_batches_in_any_order_beside_forgets_seals_claims_and_workers_do_not_deadlock(
+    new_database: NewDatabase,
+) -> None:
     address, names = new_database(), [f"m{number}" for number in range(8)]
     async with opened(address) as one, opened(address) as two, opened(address) as three:
 
@@ -141,7 +174,10 @@ async def test_batches_in_any_order_beside_forgets_and_seals_do_not_deadlock(new
                 async with anyio.create_task_group() as together:
                     for name in order:
                         blobs = {digest(body): body} if number % 3 == 0 else None
-                        together.start_soon(lambda n=name, b=blobs: ledger.append(n, ANY, drafts(1), blobs=b))
+                        job = QueuedJob(str(Requirements()), name)
+                        together.start_soon(
+                            lambda n=name, b=blobs, j=job: ledger.append(n, ANY, drafts(1), blobs=b, job=j)
+                        )
 
         async def clean() -> None:
             for number in range(12):
@@ -151,10 +187,11 @@ async def test_batches_in_any_order_beside_forgets_and_seals_do_not_deadlock(new
                 await three.root()
 
         with anyio.fail_after(GENEROUS):
-            async with anyio.create_task_group() as tasks:
+            async with working_on(address, names), anyio.create_task_group() as tasks:
                 tasks.start_soon(append, one, names)
                 tasks.start_soon(append, two, names[::-1])
                 tasks.start_soon(clean)
+                tasks.start_soon(take_turns, two, names)
         found = await one.verify()
         assert found.ok, found.faults
         with connected(address) as connection:

@@ -396,6 +396,8 @@ class Queries:
     async def export(self, mission_id: str, path: Path) -> None:
         """Writes one file that can be verified elsewhere."""
         await self.states.look(mission_id)
+        with suppress(LedgerUnavailable):  # a read-only ledger
+            await self.ledger.root()
         await export_stream(self.ledger, mission_id, path)
 
     async def _row(self, row: StreamRow) -> ListedMission:
