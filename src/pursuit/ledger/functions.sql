@@ -41,17 +41,6 @@ BEGIN
 END
 $$;
 
--- The hash of one event, as `chain.link` computes it; the tag is 'pursuit event 1' and a NUL.
-CREATE FUNCTION pursuit.link(
-    previous bytea, stream text, seq bigint, at double precision, type text, body bytea
-) RETURNS bytea LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT sha256(
-        '\x70757273756974206576656e74203100'::bytea || previous || int8send(seq) || float8send(at)
-        || int4send(octet_length(stream)) || int4send(octet_length(type)) || int8send(octet_length(body))
-        || convert_to(stream, 'UTF8') || convert_to(type, 'UTF8') || body
-    )
-$$;
-
 CREATE FUNCTION pursuit.stem(word text) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT coalesce((ts_lexize('pg_catalog.english_stem', word))[1], word)
 $$;
@@ -166,7 +155,7 @@ BEGIN
         FOR j IN 1 .. counts[i] LOOP
             event := event + 1;
             head := head + 1;
-            -- As `pursuit.link`, written out: a call of it costs more than all of its work.
+            -- As `chain.link` computes it; the tag is 'pursuit event 1' and a NUL.
             link := sha256(
                 '\x70757273756974206576656e74203100'::bytea || link || int8send(head) || float8send(now)
                 || int4send(octet_length(names[i])) || int4send(octet_length(types[event]))
@@ -375,28 +364,16 @@ $$;
 CREATE FUNCTION pursuit.forget(wanted text, now double precision, audit text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    one    text;
     tip    record;
     head   record;
-    home   bigint;
     buried text;
-    event  bytea;
+    event  text;
 BEGIN
     PERFORM pursuit.require_read_committed();
     PERFORM pg_advisory_xact_lock(1347768915, 2);
-    FOREACH one IN ARRAY ARRAY[least(wanted COLLATE "C", audit), greatest(wanted COLLATE "C", audit)] LOOP
-        IF one = audit THEN
-            INSERT INTO pursuit.streams (name, kind, status, created_at, updated_at, summary_seq, summary)
-            SELECT audit, 'audit', 'open', now, now, 1, '{}'
-            WHERE EXISTS (SELECT 1 FROM pursuit.streams s WHERE s.name = wanted AND s.status <> 'forgotten')
-            ON CONFLICT DO NOTHING;
-        END IF;
-        PERFORM 1 FROM pursuit.streams s WHERE s.name = one FOR NO KEY UPDATE;
-    END LOOP;
+    PERFORM 1 FROM pursuit.streams s WHERE s.name IN (wanted, audit) ORDER BY s.name FOR NO KEY UPDATE;
     SELECT * INTO tip FROM pursuit.streams s WHERE s.name = wanted AND s.status <> 'forgotten';
     IF tip.id IS NULL THEN
-        DELETE FROM pursuit.streams s WHERE s.name = audit
-            AND NOT EXISTS (SELECT 1 FROM pursuit.events e WHERE e.stream = s.id);
         RETURN;
     ELSIF tip.kind NOT IN ('mission', 'attempt', 'task') OR audit !~ '^audit(-|$)' THEN
         RAISE insufficient_privilege USING MESSAGE = format('a stream of the kind %s cannot be forgotten', tip.kind);
@@ -413,18 +390,15 @@ BEGIN
     DELETE FROM pursuit.texts t WHERE t.rowid = tip.id;
     PERFORM set_config('pursuit.forgetting', '', true);
     UPDATE pursuit.streams s SET status = 'forgotten', summary = '{}', updated_at = now WHERE s.id = tip.id;
-    event := convert_to(format(
+    INSERT INTO pursuit.grown VALUES (pg_current_xact_id(), tip.id, head.seq);
+    event := format(
         '{"type":"Forgotten","at":%s,"stream":%s,"kind":%s,"status":%s,"created_at":%s,"seq":%s,"hash":"%s","tombstones":"%s"}',
         pursuit.number(now), to_json(tip.name), to_json(tip.kind), to_json(tip.status), pursuit.number(tip.created_at),
-        head.seq, encode(head.hash, 'hex'), buried), 'UTF8');
-    INSERT INTO pursuit.grown VALUES (pg_current_xact_id(), tip.id, head.seq);
-    SELECT s.id INTO home FROM pursuit.streams s WHERE s.name = audit;
-    SELECT e.seq, e.hash INTO head FROM pursuit.events e WHERE e.stream = home ORDER BY e.seq DESC LIMIT 1;
-    INSERT INTO pursuit.events (stream, seq, at, type, body, hash) VALUES (
-        home, coalesce(head.seq, 0) + 1, now, 'Forgotten', event,
-        pursuit.link(coalesce(head.hash, decode(repeat('00', 32), 'hex')), audit, coalesce(head.seq, 0) + 1, now, 'Forgotten', event)
+        head.seq, encode(head.hash, 'hex'), buried);
+    PERFORM pursuit.commit(
+        gen_random_uuid(), 1, now, '', ARRAY[audit], '{NULL}', '{NULL}', '{audit}', '{open}', '{NULL}', '{NULL}', '{NULL}',
+        '{1}', '{Forgotten}', ARRAY[convert_to(event, 'UTF8')], '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}'
     );
-    INSERT INTO pursuit.grown VALUES (pg_current_xact_id(), home, coalesce(head.seq, 0) + 1);
 END
 $$;
 

@@ -667,19 +667,17 @@ class PostgresLedger:
     def wakeup(self, stream: str | None = None) -> AbstractContextManager[Wakeup]:
         if stream is not None:
             require_name(stream)
-        if self._watching is None and not self._closed:
-            self._watching = asyncio.create_task(self._watch())
+        self._start_watching()
         return self._wakeups.enter(stream)
 
     def watch(self, stream: str, after: int = 0) -> AsyncGenerator[StoredEvent, None]:
         require_name(stream)
-        return self._follow(stream, after)
+        self._start_watching()
+        return follow(self._wakeups, self.read, stream, after)
 
-    async def _follow(self, stream: str, after: int) -> AsyncGenerator[StoredEvent, None]:
+    def _start_watching(self) -> None:
         if self._watching is None and not self._closed:
             self._watching = asyncio.create_task(self._watch())
-        async for event in follow(self._wakeups, self.read, stream, after):
-            yield event
 
     async def blob(self, digest: str) -> bytes | None:
         if not digest.isalnum():

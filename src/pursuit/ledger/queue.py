@@ -213,8 +213,7 @@ class TakenJobs:
 
     async def announce(self) -> None:
         about = asdict(self._serving.about())
-        kept = {name: value for name, value in about.items() if name not in ("seen_ago", "lease_age", "live")}
-        text = msgspec.json.encode(kept).decode()
+        text = msgspec.json.encode(about).decode()
         values = (about["name"], self._me, text, list(self._running), self._heartbeat)
         ((lost,),) = await self._link.ask("SELECT pursuit.announce(%s, %s, %s::jsonb, %s::text[], %s)", values)
         if lost:
