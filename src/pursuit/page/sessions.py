@@ -146,10 +146,8 @@ class Sessions:
 
     def find(self, cookie: str) -> Session | None:
         shown, now = fingerprint(cookie), self._now()
-        found: Kept | None = None
-        for one in self._read().sessions:
-            if hmac.compare_digest(one.sha256, shown) and now < one.expires:
-                found = one
+        kept = [one for one in self._read().sessions if hmac.compare_digest(one.sha256, shown) and now < one.expires]
+        found = kept[0] if kept else None
         holder = None if found is None else self._tokens.owned(found.owner)
         if found is None or holder is None or not holder.operator:
             return None

@@ -39,12 +39,12 @@ def asset_called(name: str, assets: Sequence[str]) -> str | None:
 def limit_rows(problem: Manifest) -> list[str]:
     budget = problem.budget
     tools = ", ".join(f"`{name}`" for name in budget.evaluation_tools)
-    rows = [
-        None if budget.calls is None else f"- tool calls: {budget.calls}",
-        None if budget.evaluations is None else f"- evaluations ({tools}): {budget.evaluations}",
-        None if budget.wall_seconds is None else f"- seconds from the first call: {plain_number(budget.wall_seconds)}",
-    ]
-    return [words for words in rows if words is not None]
+    limits = {
+        "tool calls": budget.calls,
+        f"evaluations ({tools})": budget.evaluations,
+        "seconds from the first call": budget.wall_seconds,
+    }
+    return [f"- {name}: {plain_number(limit)}" for name, limit in limits.items() if limit is not None]
 
 
 def more_limits(problem: Manifest) -> str:

@@ -16,7 +16,6 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
 LONGEST = 500
@@ -45,18 +44,13 @@ def _called(file: str, name: str, parts: dict[str, Any], counts: dict[str, int])
     sys.path.insert(0, os.path.dirname(os.path.abspath(file)))  # noqa: PTH100, PTH120 - quick to start
     spec.loader.exec_module(module)
     function = getattr(module, name)
-    given = {**parts, **{key: value for key, value in counts.items() if _takes(function, key)}}
+    takes = inspect.signature(function).parameters.values()
+    named = {one.name for one in takes if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+    wants_all = any(one.kind == one.VAR_KEYWORD for one in takes)
+    given = {**parts, **{key: value for key, value in counts.items() if wants_all or key in named}}
     if inspect.iscoroutinefunction(function):
         return asyncio.run(function(**given))
     return function(**given)
-
-
-def _takes(function: Callable[..., Any], name: str) -> bool:
-    for one in inspect.signature(function).parameters.values():
-        named = one.name == name and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
-        if named or one.kind == one.VAR_KEYWORD:
-            return True
-    return False
 
 
 def _plain(value: Any) -> Any:

@@ -167,8 +167,10 @@ def mission_for(problem: Manifest, plan: Plan) -> dict[str, Any]:
         criteria = _thresholds(problem, str(proposer["tool"]))
         proposer = {**_sought(problem, criteria, proposer, plan), **proposer, "then": f"{server}.{SUBMIT}"}
     criteria += _of_the_end(plan, server)
+    brief = write_brief(problem, resources=False)  # the server runs only in the mission, not yet here
+    short = f"{problem.title}: {problem.summary} Read {server}.{TOOL}, then call {server}.{SUBMIT} once."
     return {
-        "directive": _directive(problem, server),
+        "directive": brief if len(brief) <= MAX_DIRECTIVE else short,
         "tool_allowlist": [f"{server}.*"],
         "criteria": criteria,
         "budget": {"max_iterations": plan.max_iterations, "max_wall_clock_seconds": plan.max_seconds},
@@ -239,13 +241,6 @@ def _served(problem: Manifest, plan: Plan) -> dict[str, Any]:
     if problem.server is not None:
         table["timeouts"] = {"connect": problem.server.timeouts.connect + OWN_START}
     return table
-
-
-def _directive(problem: Manifest, server: str) -> str:
-    brief = write_brief(problem, resources=False)  # the server runs only in the mission, not yet here
-    if len(brief) <= MAX_DIRECTIVE:
-        return brief
-    return f"{problem.title}: {problem.summary} Read {server}.{TOOL}, then call {server}.{SUBMIT} once."
 
 
 def _sought(

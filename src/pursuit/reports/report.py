@@ -296,6 +296,8 @@ def build_report(
     failures = [reason for one in history.iterations.values() if one.proposed for reason in one.proposed.failed]
     refused = [one for call in ended if isinstance(one := call.end, CallRefused)]
     unknown = [(call, end) for call, end in made if end.outcome == "unknown"]
+    client = state.facts.proposed_by_client
+    turns = [one for one in history.turns if client or not isinstance(one, IterationProposed)]
     trials = _trials(state, history, measured)
     newest = trials[-MAX_TRIALS:]
     shown = {one.call_id: one for one in newest[-MAX_ROWS:]}
@@ -325,7 +327,7 @@ def build_report(
         call_log_omitted=max(0, len(ended) - MAX_ROWS),
         approvals=[_question_row(one) for one in list(history.questions.asked.values())[-MAX_ROWS:]],
         checks=[_check_row(*pair, results) for pair in checks[-MAX_CHECKS:]],
-        turns=[_turn_row(one, diffs) for one in _turns(state, history)[-MAX_ROWS:]],
+        turns=[_turn_row(one, diffs) for one in turns[-MAX_ROWS:]],
         refused=[
             Call(call_id=one.call_id, iteration=one.iteration, tool=one.tool, outcome=one.outcome, reason=one.reason)
             for one in refused[:MAX_ROWS]
@@ -378,11 +380,6 @@ def _question_row(asked: Approval) -> ApprovalRow:
         channel=asked.channel,
         why=asked.why or None,
     )
-
-
-def _turns(state: MissionState, history: History) -> list[IterationProposed | ModelTurn | CallRow]:
-    client = state.facts.proposed_by_client
-    return [one for one in history.turns if client or not isinstance(one, IterationProposed)]
 
 
 def _turn_row(turn: IterationProposed | ModelTurn | CallRow, diffs: Mapping[str, str]) -> ProposerTurn:
@@ -447,15 +444,17 @@ def _agent_turn(event: CallSettled, diffs: Mapping[str, str]) -> ProposerTurn:
 
 
 def _tools(made: Sequence[tuple[CallIntended, CallSettled]]) -> list[ToolUse]:
-    seconds: dict[str, float] = {}
-    outcomes: dict[str, dict[str, int]] = {}
+    found: dict[str, list[CallSettled]] = {}
     for call, end in made:
-        seconds[call.tool] = seconds.get(call.tool, 0.0) + end.seconds
-    for (tool, outcome), count in Counter([(call.tool, end.outcome) for call, end in made]).items():
-        outcomes.setdefault(tool, {})[outcome] = count
+        found.setdefault(call.tool, []).append(end)
     return [
-        ToolUse(tool=tool, calls=sum(found.values()), by_outcome=found, seconds=round(seconds[tool], 6))
-        for tool, found in sorted(outcomes.items())
+        ToolUse(
+            tool=tool,
+            calls=len(ends),
+            by_outcome=dict(Counter([end.outcome for end in ends])),
+            seconds=round(sum(end.seconds for end in ends), 6),
+        )
+        for tool, ends in sorted(found.items())
     ]
 
 

@@ -47,12 +47,8 @@ class ScopeRules:
     def missing(self, message: object, granted: frozenset[str]) -> list[TokenScope]:
         """The scopes that a JSON-RPC message or batch needs and the token lacks."""
         messages = cast("list[object]", message) if isinstance(message, list) else [message]
-        needed: dict[TokenScope, None] = {}
-        for one in messages:
-            found = self._one(as_object(one))
-            if found is not None and found not in granted:
-                needed[found] = None
-        return list(needed)
+        needed: dict[TokenScope | None, None] = dict.fromkeys(self._one(as_object(one)) for one in messages)
+        return [scope for scope in needed if scope is not None and scope not in granted]
 
     def _one(self, message: Mapping[str, Any]) -> TokenScope | None:
         method = message.get("method")

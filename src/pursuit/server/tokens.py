@@ -230,12 +230,9 @@ class Tokens:
     def holder(self, token: str) -> TokenHolder | None:
         """The holder of the token, or None if it is unknown, revoked or expired."""
         shown = fingerprint(token)
-        found: TokenHolder | None = None
-        for entry in self.holders():
-            # Compares all, so that the time does not depend on which token matches.
-            if hmac.compare_digest(entry.sha256, shown):
-                found = entry
-        return None if found is None or found.expired else found
+        # Compares all, so that the time does not depend on which token matches.
+        found = [entry for entry in self.holders() if hmac.compare_digest(entry.sha256, shown)]
+        return None if not found or found[0].expired else found[0]
 
     def owned(self, owner: str) -> TokenHolder | None:
         """The valid token whose records belong to this owner: the original or its latest rotation."""

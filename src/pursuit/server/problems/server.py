@@ -258,24 +258,20 @@ async def _through(server: Server[Any], ctx: Context, last: CallNext) -> Handler
     return await call_next(ctx)
 
 
-@dataclass(slots=True, eq=False)
-class _Opened:
-    handler: ProblemHandler
-    close: anyio.Event
-    closed: anyio.Event
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Session:
     """The handler of one client with its own options; `alone` if its attempt has no other client.
 
-    `lasting` if only the end of its MCP session closes it. `busy` is its number of requests.
+    `lasting` if only the end of its MCP session closes it. `busy` is its number of requests. While it is open it has a
+    `handler`, until `close` is set.
     """
 
     options: ProblemOptions
     alone: bool
     lasting: bool = False
-    opened: _Opened | None = None
+    handler: ProblemHandler | None = None
+    close: anyio.Event = field(default_factory=anyio.Event)
+    closed: anyio.Event = field(default_factory=anyio.Event)
     opening: anyio.Lock = field(default_factory=anyio.Lock)
     busy: int = 0
     used: float = 0.0
@@ -301,7 +297,7 @@ class SessionManager:
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         key, session = self._session(ctx)
-        if ctx.request_id is None and session.opened is None:
+        if ctx.request_id is None and session.handler is None:
             return await call_next(ctx)
         anonymous = session.options.subject is None and self.shared is None
         if anonymous and ctx.method == "tools/call" and (ctx.params or {}).get("name") != TOOL:
@@ -317,7 +313,7 @@ class SessionManager:
         finally:
             session.busy -= 1
             session.used = anyio.current_time()
-            unused = session.opened is None and not session.busy and not session.lasting
+            unused = session.handler is None and not session.busy and not session.lasting
             if unused and self._sessions.get(key) is session:
                 del self._sessions[key]
 
@@ -346,23 +342,27 @@ class SessionManager:
 
     def _ended(self, key: Hashable) -> None:
         session = self._sessions.pop(key, None)
-        if session is not None and session.opened is not None:
-            self._close(session.opened)
+        if session is not None:
+            self._close(session)
 
-    def _close(self, opened: _Opened) -> None:
-        self._closing.add(opened.closed)
-        opened.close.set()
+    def _close(self, session: _Session) -> list[anyio.Event]:
+        """Closes a session; the event is its end, if it was open."""
+        if session.handler is None:
+            return []
+        self._closing.add(session.closed)
+        session.close.set()
+        return [session.closed]
 
     async def _handler(self, session: _Session) -> ProblemHandler:
         async with session.opening:
-            if session.opened is None:
+            if session.handler is None:
                 await self._check_limit()
                 self._open += 1
-                opened: _Opened = await self.tasks.start(self._hold, session)
-                session.opened = opened
+                handler: ProblemHandler = await self.tasks.start(self._hold, session)
                 if session.options.subject is not None and not session.lasting:
-                    self._attempts[session.options.subject] = opened.handler.submission.attempt.attempt_id
-            return session.opened.handler
+                    self._attempts[session.options.subject] = handler.submission.attempt.attempt_id
+                return handler
+            return session.handler
 
     async def _check_limit(self) -> None:
         """Closes idle handlers if there are too many; raises `UpstreamUnavailable`."""
@@ -382,9 +382,7 @@ class SessionManager:
             if session.lasting or session.busy or now - session.used < self.options.idle_seconds:
                 continue
             del self._sessions[key]
-            if session.opened is not None:
-                self._close(session.opened)
-                closing.append(session.opened.closed)
+            closing += self._close(session)
         for closed in closing:
             await closed.wait()
 
@@ -393,31 +391,23 @@ class SessionManager:
             await anyio.sleep(max(1.0, self.options.idle_seconds / 4))
             await self.close_idle()
 
-    async def _hold(self, session: _Session, *, task_status: anyio.abc.TaskStatus[_Opened]) -> None:
+    async def _hold(self, session: _Session, *, task_status: anyio.abc.TaskStatus[ProblemHandler]) -> None:
         """Keeps a handler open until its client has disconnected."""
-        close, closed = anyio.Event(), anyio.Event()
-        opened: _Opened | None = None
+        session.close, session.closed = anyio.Event(), anyio.Event()
         try:
-            async with open_problem(self.problem, session.options, alone=session.alone) as handler:
-                opened = _Opened(handler, close, closed)
-                task_status.started(opened)
-                await close.wait()
+            async with open_problem(self.problem, session.options, alone=session.alone) as session.handler:
+                task_status.started(session.handler)
+                await session.close.wait()
         except Exception as error:  # a failure of one handler does not reach the others
-            if opened is None:
+            if session.handler is None:
                 raise
-            event(
-                _log,
-                logging.ERROR,
-                "a session failed",
-                attempt=opened.handler.submission.attempt.attempt_id,
-                why=repr(error),
-            )
+            attempt = session.handler.submission.attempt.attempt_id
+            event(_log, logging.ERROR, "a session failed", attempt=attempt, why=repr(error))
         finally:
             self._open -= 1
-            if session.opened is opened:
-                session.opened = None
-            self._closing.discard(closed)
-            closed.set()
+            session.handler = None
+            self._closing.discard(session.closed)
+            session.closed.set()
 
 
 def _subject(ctx: Context) -> str | None:

@@ -27,7 +27,7 @@ from mcp.shared.exceptions import MCPError
 
 from pursuit.core.attempts import AttemptScored
 from pursuit.core.report import iso
-from pursuit.core.tools import OUTCOME_META_KEY, CallFailed, ToolResult, UpstreamError
+from pursuit.core.tools import CallFailed, ToolResult, UpstreamError
 from pursuit.errors import AlreadySubmitted, LedgerUnavailable, PursuitError, UpstreamUnavailable, ValidationFailed
 from pursuit.problems.attempts import GONE, NOT_SCORED, Attempt
 from pursuit.problems.manifest import Manifest
@@ -41,10 +41,10 @@ from pursuit.problems.scoring import (
 )
 from pursuit.problems.secrecy import judging_digest
 from pursuit.sandbox.sandbox import Sandbox
-from pursuit.server.errors import Context, as_object, sendable, wire_error
+from pursuit.server.errors import Context, as_object, wire_error
 from pursuit.server.gateway.clients import PendingWork
 from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS
-from pursuit.server.gateway.tool_calls import CallTool, GatewayCall
+from pursuit.server.gateway.tool_calls import CallTool, GatewayCall, tool_error
 from pursuit.server.logs import event
 
 CANCELLED = "its client cancelled it before the server answered"
@@ -310,10 +310,7 @@ def refusal(error: PursuitError) -> dict[str, Any]:
     receipt = error.details.get("receipt")
     if receipt is not None:
         words += f"\nreceipt: {json.dumps(readable(receipt))}"
-    result: dict[str, Any] = {"content": [{"type": "text", "text": sendable(words)}], "isError": True}
-    if error.details.get("outcome") == "unknown":
-        result["_meta"] = {OUTCOME_META_KEY: "unknown"}
-    return result
+    return tool_error(words, unknown=error.details.get("outcome") == "unknown")
 
 
 def comes_back(params: Mapping[str, Any]) -> bool:
