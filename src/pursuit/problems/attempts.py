@@ -13,7 +13,7 @@ import re
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal
 
 import anyio
@@ -157,30 +157,22 @@ UNANSWERED = "the server asked for input, which was not given"
 NOT_SCORED = f"`{advice('pursuit problem compare {}', 'PROBLEM')} --json` says why"
 
 
+@dataclass(slots=True, eq=False)
 class Attempt:
     """One attempt, open or ended; several processes may hold the same attempt."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        clock: Clock,
-        problem: Manifest,
-        attempt_id: str,
-        *,
-        by: str = "operator",
-        label: str = "",
-        mission: str | None = None,
-        subject: str | None = None,
-        number: int = 1,
-    ) -> None:
-        self.attempt_id = attempt_id
-        self._subject, self._number = None if subject is None else _text(subject), number
-        self._ledger = ledger
-        self._clock = clock
-        self._problem = problem
-        self._by, self._label, self._mission = _text(by), _text(label), mission
-        self.state: AttemptState | None = None
-        self._turn = anyio.Lock()
+    ledger: Ledger
+    clock: Clock
+    problem: Manifest
+    attempt_id: str
+    _: KW_ONLY
+    by: str = "operator"
+    label: str = ""
+    mission: str | None = None
+    subject: str | None = None
+    number: int = 1
+    state: AttemptState | None = field(init=False, default=None)
+    _turn: anyio.Lock = field(init=False, default_factory=anyio.Lock)
 
     async def open(self) -> AttemptState:
         async with self._turn:
@@ -192,14 +184,14 @@ class Attempt:
             while True:
                 state = await self._opened()
                 self._refuse_ended(state)
-                evaluation = tool in self._problem.budget.evaluation_tools
+                evaluation = tool in self.problem.budget.evaluation_tools
                 used: dict[BudgetName, float] = {"wall_seconds": self._elapsed(state), "calls": state.calls}
                 if evaluation:
                     used["evaluations"] = state.evaluations
                 await self._refuse_spent(state, used)
                 number = state.calls + 1
                 event = AttemptCalled(
-                    at=self._clock(), number=number, tool=_text(tool), args=redacted(args), evaluation=evaluation
+                    at=self.clock(), number=number, tool=_text(tool), args=redacted(args), evaluation=evaluation
                 )
                 if await self._append(state, event):
                     return number
@@ -213,18 +205,18 @@ class Attempt:
 
     async def answered(self, number: int, *, ok: bool, metrics: Mapping[str, float] | None = None) -> None:
         told = {_text(name): value for name, value in (metrics or {}).items() if math.isfinite(value)}
-        event = AttemptAnswered(at=self._clock(), number=number, ok=ok, metrics=told)
+        event = AttemptAnswered(at=self.clock(), number=number, ok=ok, metrics=told)
         await self.record(event)
 
     def seconds_left(self) -> float | None:
-        limit = self._problem.budget.wall_seconds
+        limit = self.problem.budget.wall_seconds
         if limit is None or self.state is None:
             return limit
         return max(0.0, limit - self._elapsed(self.state))
 
     async def overran(self) -> BudgetExhausted:
         """Records that a call was cut off by `wall_seconds`, unless there is a submission; returns the error."""
-        limit = self._problem.budget.wall_seconds or 0.0
+        limit = self.problem.budget.wall_seconds or 0.0
         async with self._turn:
             state = await self._opened()
             while state.taken is None and "wall_seconds" not in state.spent:
@@ -239,13 +231,13 @@ class Attempt:
                 state = await self._opened()
                 if state.form is not None:
                     return state.form
-                if await self._append(state, FormFixed(at=self._clock(), form=form)):
+                if await self._append(state, FormFixed(at=self.clock(), form=form)):
                     return form
 
     @asynccontextmanager
     async def alone(self) -> AsyncGenerator[bool]:
         """True if only this process submits or judges here while the block runs."""
-        held = await self._ledger.claim(self.attempt_id)
+        held = await self.ledger.claim(self.attempt_id)
         try:
             yield held is not None
         finally:
@@ -273,7 +265,7 @@ class Attempt:
                 # A refused submission costs a call, even beyond the budget: otherwise an agent could guess for free.
                 overdrawn: dict[BudgetName, float] = {"calls": state.calls - 1, "evaluations": state.evaluations - 1}
                 await self._refuse_spent(state, overdrawn, closed=True)
-                event = SubmissionClaimed(at=self._clock(), digest=digest, submission=dict(submission))
+                event = SubmissionClaimed(at=self.clock(), digest=digest, submission=dict(submission))
                 if await self._append(state, event):
                     return digest
 
@@ -288,15 +280,15 @@ class Attempt:
                 state = await self._opened()
                 if sort == "unsent" and state.status != "claimed":
                     return
-                dropped = SubmissionDropped(at=self._clock(), digest=digest, why=why[:500], sort=sort)
+                dropped = SubmissionDropped(at=self.clock(), digest=digest, why=why[:500], sort=sort)
                 events = self._refused(state, digest, why) if sort == "refused" else (dropped,)
                 if await self._append(state, *events):
                     return
 
     def _refused(self, state: AttemptState, digest: str, why: str) -> tuple[AnyAttemptEvent, ...]:
         """The events of a refused submission, and of the call that it cost."""
-        at, number = self._clock(), state.calls + 1
-        evaluation = SUBMIT in self._problem.budget.evaluation_tools
+        at, number = self.clock(), state.calls + 1
+        evaluation = SUBMIT in self.problem.budget.evaluation_tools
         return (
             SubmissionDropped(at=at, digest=digest, why=why[:500]),
             AttemptCalled(at=at, number=number, tool=SUBMIT, args={}, evaluation=evaluation),
@@ -328,7 +320,7 @@ class Attempt:
             while True:
                 state = await self._may_submit(claimed)
                 event = SubmissionTaken(
-                    at=self._clock() if at is None else at,
+                    at=self.clock() if at is None else at,
                     digest=claimed or submission_digest(submission),
                     submission=dict(submission),
                     result=None if result is None else dict(result),
@@ -340,12 +332,12 @@ class Attempt:
                     return after
 
     async def refresh(self) -> AttemptState | None:
-        stored = await self._ledger.read(self.attempt_id, after=0 if self.state is None else self.state.seq)
+        stored = await self.ledger.read(self.attempt_id, after=0 if self.state is None else self.state.seq)
         self.state = _advanced(self.attempt_id, self.state, stored)
         return self.state
 
     def fits(self, state: AttemptState) -> bool:
-        return (state.opened.problem_id, state.opened.manifest) == (self._problem.problem_id, self._problem.digest)
+        return (state.opened.problem_id, state.opened.manifest) == (self.problem.problem_id, self.problem.digest)
 
     async def check(self) -> None:
         """Raises `InvalidArgument` if this id belongs to an attempt at another problem or version; creates nothing."""
@@ -354,7 +346,7 @@ class Attempt:
             self._refuse_other(state)
 
     def _refuse_other(self, state: AttemptState) -> None:
-        mine = self._problem.problem_id
+        mine = self.problem.problem_id
         if state.opened.problem_id != mine:
             theirs = f"{self.attempt_id} is an attempt at {state.opened.problem_id!r}, not at {mine!r}"
             raise InvalidArgument(f"{theirs}; name that problem, or another attempt", attempt_id=self.attempt_id)
@@ -366,28 +358,28 @@ class Attempt:
         state = self.state or await self.refresh()
         if state is not None:
             self._refuse_other(state)
-        digest = "" if state is not None else await anyio.to_thread.run_sync(judging_digest, self._problem)
+        digest = "" if state is not None else await anyio.to_thread.run_sync(judging_digest, self.problem)
         while state is None:
-            budget = self._problem.budget
+            budget = self.problem.budget
             named = {"calls": budget.calls, "evaluations": budget.evaluations, "wall_seconds": budget.wall_seconds}
             event = AttemptOpened(
-                at=self._clock(),
-                problem_id=self._problem.problem_id,
-                manifest=self._problem.digest,
+                at=self.clock(),
+                problem_id=self.problem.problem_id,
+                manifest=self.problem.digest,
                 judge=digest,
-                by=self._by,
-                label=self._label,
-                mission=self._mission,
+                by=_text(self.by),
+                label=_text(self.label),
+                mission=self.mission,
                 limits={name: value for name, value in named.items() if value is not None},
-                subject=self._subject,
-                number=self._number,
+                subject=None if self.subject is None else _text(self.subject),
+                number=self.number,
             )
             state = await self._append(None, event) or self.state
         return state
 
     def _elapsed(self, state: AttemptState) -> float:
         """The seconds since the first call, which may be the current one."""
-        return 0.0 if state.began is None else self._clock() - state.began
+        return 0.0 if state.began is None else self.clock() - state.began
 
     async def _may_submit(self, claimed: str | None = None) -> AttemptState:
         state = await self._opened()
@@ -411,14 +403,14 @@ class Attempt:
     ) -> None:
         """Records the first used-up budget and raises `BudgetExhausted` for it."""
         for budget, amount in used.items():
-            limit: float | None = getattr(self._problem.budget, budget)
+            limit: float | None = getattr(self.problem.budget, budget)
             if limit is not None and amount >= limit:
                 await self._spend(state, budget, limit)
                 raise exhausted(budget, limit, closed=closed)
 
     async def _spend(self, state: AttemptState, budget: BudgetName, limit: float) -> None:
         if budget not in state.spent:
-            await self._append(state, BudgetSpent(at=self._clock(), budget=budget, limit=limit))
+            await self._append(state, BudgetSpent(at=self.clock(), budget=budget, limit=limit))
 
     async def record(self, event: AttemptAnswered | AttemptScored) -> None:
         async with self._turn:
@@ -432,7 +424,7 @@ class Attempt:
         for event in events:
             after = _after(self.attempt_id, after, event)
         try:
-            await self._ledger.append(
+            await self.ledger.append(
                 self.attempt_id,
                 expected,
                 [Draft(*encode_attempt(event)) for event in events],

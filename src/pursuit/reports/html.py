@@ -5,7 +5,7 @@ The template escapes every value; only our own SVG counts as markup.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -60,22 +60,6 @@ def printable(value: Any) -> Any:
     return text(value) if type(value) is str else value
 
 
-COLUMNS = (
-    "attempt",
-    "who",
-    "status",
-    "score",
-    "solved",
-    "calls",
-    "evaluations",
-    "seconds",
-    "from first call",
-    "tokens",
-    "other metrics",
-    "notes",
-    "turns",
-    "cost",
-)
 AGENT_COLUMNS = ("who", "attempts", "feasible", "solved", "mean", "standard error", "best", "pass@k")
 WHOLE = ("attempt", "status", "score")
 """Columns whose cells do not wrap."""
@@ -112,25 +96,41 @@ def aim(problem: Mapping[str, Any]) -> str:
     return "; ".join([f"{name}, {more}", *(f"{word} {stated(value)}" for word, value in levels if value is not None)])
 
 
+def _known(form: Callable[[Any], str], value: Any) -> str:
+    return "" if value is None else form(value)
+
+
+def _score(problem: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    if row["value"] is None:
+        return ""
+    score = f"{figure(row['value'], problem['target'])} {row['unit']}".strip()
+    return score if row["feasible"] else f"{score} (infeasible)"
+
+
+_CELLS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str]] = {
+    "attempt": lambda _, row: str(row["attempt_id"]),
+    "who": lambda _, row: text(str(row["label"])),
+    "status": lambda _, row: "not judged" if row["error"] else str(row["status"]),
+    "score": _score,
+    "solved": lambda _, row: "yes" if row["solved"] else "no",
+    "calls": lambda _, row: _known(figure, row["calls"]),
+    "evaluations": lambda _, row: _known(figure, row["evaluations"]),
+    "seconds": lambda _, row: _known(seconds, row["seconds"]),
+    "from first call": lambda _, row: _known(seconds, row["seconds_from_first_call"]),
+    "tokens": lambda _, row: _known(figure, row["tokens"]),
+    "other metrics": lambda _, row: "; ".join(others(row)),
+    "notes": lambda _, row: "; ".join(notes(row)),
+    "turns": lambda _, row: _known(figure, row["turns"]),
+    "cost": lambda _, row: (
+        "" if row["turns"] is None else _known(lambda usd: f"${figure(usd)}", row["cost_usd"]) or "unknown"
+    ),
+}
+"""The cell of each column for a problem and an attempt at it."""
+COLUMNS = tuple(_CELLS)
+
+
 def cells(problem: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str, ...]:
-    value = row["value"]
-    score = "" if value is None else f"{figure(value, problem['target'])} {row['unit']}".strip()
-    if value is not None and not row["feasible"]:
-        score += " (infeasible)"
-    return (
-        str(row["attempt_id"]),
-        text(str(row["label"])),
-        "not judged" if row["error"] else str(row["status"]),
-        score,
-        "yes" if row["solved"] else "no",
-        *("" if row[key] is None else figure(row[key]) for key in ("calls", "evaluations")),
-        *("" if row[key] is None else seconds(row[key]) for key in ("seconds", "seconds_from_first_call")),
-        "" if row["tokens"] is None else figure(row["tokens"]),
-        "; ".join(others(row)),
-        "; ".join(notes(row)),
-        "" if row["turns"] is None else figure(row["turns"]),
-        "" if row["turns"] is None else "unknown" if row["cost_usd"] is None else f"${figure(row['cost_usd'])}",
-    )
+    return tuple(cell(problem, row) for cell in _CELLS.values())
 
 
 def others(row: Mapping[str, Any]) -> list[str]:
@@ -157,20 +157,15 @@ def agent_cells(problem: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str
 
 
 def notes(row: Mapping[str, Any]) -> list[str]:
-    found: list[str] = []
-    if row["number"] > 1:
-        found.append(f"attempt {row['number']} of the same caller")
-    if row["spent_budgets"]:
-        found.append(f"spent: {', '.join(row['spent_budgets'])}")
-    if row["isolated"] is False:
-        found.append("not isolated")
-    if row["fate_unknown"]:
-        found.append("fate unknown")
-    if row["other_version"]:
-        found.append("other version")
-    if row["error"]:
-        found.append(f"not judged: {row['error']}")
-    return found
+    said = {
+        f"attempt {row['number']} of the same caller": row["number"] > 1,
+        f"spent: {', '.join(row['spent_budgets'])}": row["spent_budgets"],
+        "not isolated": row["isolated"] is False,
+        "fate unknown": row["fate_unknown"],
+        "other version": row["other_version"],
+        f"not judged: {row['error']}": row["error"],
+    }
+    return [words for words, holds in said.items() if holds]
 
 
 def _comparison_plot(problem: Mapping[str, Any], attempts: Sequence[Mapping[str, Any]], axis: str, name: str) -> str:

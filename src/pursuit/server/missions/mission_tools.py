@@ -113,15 +113,15 @@ class StartArguments(Mission):
         for field in _OPERATORS_ONLY:
             definitions["Check"]["properties"].pop(field)
         definitions["Expectation"]["properties"].pop("file")
-        definitions.pop("Workspace")
         schema["properties"].pop("workspace")
         kinds = schema["properties"]["proposer"]
-        for name, reference in [*kinds["discriminator"]["mapping"].items()]:
-            kind = settings_type(name)
-            if kind is not None and kind.CLIENTS is not None:
-                del kinds["discriminator"]["mapping"][name]
-                definitions.pop(reference.rpartition("/")[2])
-                kinds["oneOf"] = [one for one in kinds["oneOf"] if one.get("$ref") != reference]
+        named = {name: settings_type(name) for name in kinds["discriminator"]["mapping"]}
+        refused = {
+            kinds["discriminator"]["mapping"][name]
+            for name, kind in named.items()
+            if kind is not None and kind.CLIENTS is not None
+        }
+        kinds["oneOf"] = [one for one in kinds["oneOf"] if one.get("$ref") not in refused]
         return schema
 
     def mission(self, model: str | None = None, *, sampling: bool = False) -> Mission:

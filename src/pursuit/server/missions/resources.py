@@ -29,7 +29,7 @@ from mcp_types import (
 from pursuit.core.events import AnyEvent, decoded
 from pursuit.core.report import iso
 from pursuit.core.state import TERMINAL
-from pursuit.core.truncate import line
+from pursuit.core.truncate import cut_text
 from pursuit.errors import InvalidArgument, SessionNotFound
 from pursuit.ledger.contract import FORGOTTEN, StreamRow
 from pursuit.server.errors import APP_TYPE, APP_URI, Context, caller_of, mcp_errors, one_page, resource_errors
@@ -203,7 +203,7 @@ def _app() -> TextResourceContents:
 
 def _listed(row: ListedMission) -> list[Resource]:
     mission_id, status, count = row.mission_id, row.status, row.iteration_count
-    title = line(row.directive, MAX_TITLE) or mission_id
+    title = _line(row.directive) or mission_id
     words = status if row.waiting_for is None else f"{status} for {row.waiting_for}"
     facts = f"{words}, {count} iteration{'' if count == 1 else 's'}, created {row.created_at}"
     found = [
@@ -252,6 +252,12 @@ def _fitting(rows: list[dict[str, Any]], *, from_the_end: bool) -> list[dict[str
         room -= size
         kept.append(shown)
     return kept[::-1] if from_the_end else kept
+
+
+def _line(text: str) -> str:
+    """A directive on one line, without control characters."""
+    printable = "".join(character if character.isprintable() else " " for character in text)
+    return cut_text(" ".join(printable.split()), MAX_TITLE)
 
 
 def _json(value: object) -> str:
