@@ -52,8 +52,8 @@ def test_what_is_too_much_to_be_looked_through_is_a_fault(tmp_path: Path) -> Non
     schema = {"type": "object", "properties": {"x": {"examples": [[n + 0.5 for n in range(100_000)]]}}}
     found = told(tmp_path, scorer=scorer, submission=schema, statement="the best is 12345 " * 30)
     assert found == {
-        "scorer.metrics": "has 2000 tables; at most 32",
-        "scorer.predicates": "has 2000 tables; at most 64",
+        "scorer.metrics": "should have at most 32 items, not 2000",
+        "scorer.predicates": "should have at most 64 items, not 2000",
         "submission": "has 888947 bytes as JSON; at most 131072",
     }
 

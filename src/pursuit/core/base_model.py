@@ -191,7 +191,7 @@ def _reason(item: ErrorDetails, place: _Place, model: type) -> str:
         case "value_error":
             return message.removeprefix("Value error, ")
         case _:
-            return (message[:1].lower() + message[1:]).replace(" after validation", "")
+            return (message[:1].lower() + message[1:]).replace(" after validation", "").removeprefix("tuple ")
 
 
 def _no_list(given: object, place: _Place) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+from pydantic import AfterValidator, Field, ValidationInfo
 
 from pursuit.config.files import as_table
 from pursuit.config.process_environment import IsolationKey
@@ -128,16 +128,6 @@ class Reading(NamedTuple):
         return cast("Reading", info.context)
 
 
-def at_most(most: int) -> BeforeValidator:
-
-    def check(value: object) -> object:
-        if isinstance(value, list) and (count := len(cast("list[object]", value))) > most:
-            raise ValueError(f"has {count} tables; at most {most}")
-        return cast("object", value)
-
-    return BeforeValidator(check)
-
-
 def _twice(given: Sequence[object], same: Callable[[str], str] = str) -> Iterator[tuple[int, str]]:
     """The repeated texts of a list, each with its position."""
     seen = set[str]()
@@ -237,7 +227,9 @@ class Scorer:
 
     kind: ScorerKind
     metrics: Annotated[
-        tuple[Annotated[Metric, rules(_metric_rules)], ...], rules(_metrics_rules, of=list), at_most(MAX_METRICS)
+        tuple[Annotated[Metric, rules(_metric_rules)], ...],
+        Field(max_length=MAX_METRICS),
+        rules(_metrics_rules, of=list),
     ]
     constraints: Annotated[tuple[Annotated[str, must(str.strip, _NO_NAME)], ...], once()] = ()
     tolerance: Annotated[NotNegative, AfterValidator(float)] = 0.0
@@ -245,7 +237,7 @@ class Scorer:
     function: Filled | None = None
     command: tuple[str, ...] = ()
     output: CommandOutput = "json"
-    predicates: Annotated[tuple[ScoringRule, ...], at_most(MAX_RULES)] = ()
+    predicates: Annotated[tuple[ScoringRule, ...], Field(max_length=MAX_RULES)] = ()
     tool: Filled | None = None
     arguments: Annotated[Mapping[str, Any], refusing(unlike_json)] = field(default_factory=dict[str, Any])
     isolation: IsolationKey | None = None

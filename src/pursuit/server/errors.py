@@ -21,6 +21,7 @@ from mcp_types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     LOG_LEVEL_META_KEY,
+    SERVER_INFO_META_KEY,
     LoggingLevel,
     PaginatedRequestParams,
 )
@@ -239,6 +240,23 @@ CLIENT_NOTIFICATIONS = frozenset(
     f"notifications/{name}" for name in ("initialized", "cancelled", "progress", "roots/list_changed")
 )
 """The protocol's client notifications: they need no scope and are not counted. A gateway forwards others."""
+
+
+CACHEABLE = LISTS | {"server/discover", "resources/read"}
+NEVER_CACHED: Mapping[str, Any] = {"ttlMs": 0, "cacheScope": "private"}
+
+
+def modern_result(method: str, result: Mapping[str, Any], info: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A result of 2026-07-28: with its type, its server and, where it may be cached, how long."""
+    body = {**result}
+    body.setdefault("resultType", "complete")
+    if method in CACHEABLE and body["resultType"] == "complete":
+        for key, value in NEVER_CACHED.items():
+            body.setdefault(key, value)
+    meta = body.get("_meta")
+    if info is not None and (meta is None or isinstance(meta, Mapping)):
+        body["_meta"] = {SERVER_INFO_META_KEY: info} | dict(as_object(meta))
+    return body
 
 
 def request_limits(service: Service) -> list[ServerMiddleware[Any]]:

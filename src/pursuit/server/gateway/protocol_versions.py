@@ -15,16 +15,14 @@ from typing import Any
 from mcp_types import INVALID_PARAMS, LOG_LEVEL_META_KEY, SERVER_INFO_META_KEY
 
 from pursuit.core.tools import UpstreamError, without_meta
-from pursuit.server.errors import LISTS, RESOURCE_NOT_FOUND, as_object
+from pursuit.server.errors import CACHEABLE, NEVER_CACHED, RESOURCE_NOT_FOUND, as_object, modern_result
 
-CACHEABLE = LISTS | {"server/discover", "resources/read"}
 MAY_ASK = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The methods whose modern result may be `input_required`."""
 
 LEGACY_ONLY = frozenset({"initialize", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
 MODERN_ONLY = frozenset({"server/discover", "subscriptions/listen"})
 
-_NEVER_CACHED: Mapping[str, Any] = {"ttlMs": 0, "cacheScope": "private"}
 ROUND_TRIP_KEYS = ("inputResponses", "requestState")
 """The keys that a client adds to a modern request when it repeats it with answers."""
 
@@ -36,20 +34,8 @@ def result_for(
         return result
     if to_modern:
         return modern_result(method, result, info)
-    taken = {"resultType", *(_NEVER_CACHED if method in CACHEABLE else ())}
+    taken = {"resultType", *(NEVER_CACHED if method in CACHEABLE else ())}
     return without_meta({key: value for key, value in result.items() if key not in taken}, SERVER_INFO_META_KEY)
-
-
-def modern_result(method: str, result: Mapping[str, Any], info: Mapping[str, Any] | None) -> dict[str, Any]:
-    body = {**result}
-    body.setdefault("resultType", "complete")
-    if method in CACHEABLE and body["resultType"] == "complete":
-        for key, value in _NEVER_CACHED.items():
-            body.setdefault(key, value)
-    meta = body.get("_meta")
-    if info is not None and (meta is None or isinstance(meta, Mapping)):
-        body["_meta"] = {SERVER_INFO_META_KEY: info} | dict(as_object(meta))
-    return body
 
 
 def error_for(method: str, error: UpstreamError, *, to_modern: bool, from_modern: bool) -> UpstreamError:

@@ -38,6 +38,7 @@ from pursuit.server.errors import (
     as_object,
     capabilities_of,
     is_modern,
+    modern_result,
     request_limits,
     wire_error,
 )
@@ -45,7 +46,7 @@ from pursuit.server.gateway.authorization import Authorizer
 from pursuit.server.gateway.clients import ClientRequest, Clients, ClientSession, GatewayClient, OperatorRequest
 from pursuit.server.gateway.lists import KINDS, Lists
 from pursuit.server.gateway.pending_input import PendingCalls
-from pursuit.server.gateway.protocol_versions import LEGACY_ONLY, MODERN_ONLY, modern_result
+from pursuit.server.gateway.protocol_versions import LEGACY_ONLY, MODERN_ONLY
 from pursuit.server.gateway.relay import Relay
 from pursuit.server.gateway.resources import GatewayResources
 from pursuit.server.gateway.routing import LOG_MESSAGE, LegacySessions, Routing

@@ -24,9 +24,8 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 from pursuit.config.servers import LIMITS
 from pursuit.core.tools import CallFailed, UpstreamError, without_meta
 from pursuit.errors import PursuitError
-from pursuit.server.errors import as_object, is_modern, sendable
+from pursuit.server.errors import as_object, is_modern, modern_result, sendable
 from pursuit.server.gateway.clients import ACKNOWLEDGED, ClientRequest, ClientSession
-from pursuit.server.gateway.protocol_versions import modern_result
 from pursuit.server.gateway.relay import Relay
 from pursuit.server.gateway.resources import GatewayResources
 from pursuit.server.gateway.routing import Routing

@@ -23,12 +23,11 @@ from pursuit.core.approvals import APPROVAL_ID
 from pursuit.core.base_model import InputModel, Whole
 from pursuit.core.tools import OUTCOME_META_KEY, CallFailed, Tool
 from pursuit.errors import Fault, UpstreamUnavailable, ValidationFailed
-from pursuit.server.errors import Context, as_object, capabilities_of, sendable
+from pursuit.server.errors import Context, as_object, capabilities_of, modern_result, sendable
 from pursuit.server.gateway.authorization import Authorizer
 from pursuit.server.gateway.clients import ClientRequest, GatewayClient, OutboundFilter
 from pursuit.server.gateway.lists import Lists
 from pursuit.server.gateway.pending_input import PROGRESS
-from pursuit.server.gateway.protocol_versions import modern_result
 from pursuit.server.gateway.relay import Relay
 from pursuit.server.gateway.resources import GatewayResources
 from pursuit.server.gateway.upstreams import Upstreams

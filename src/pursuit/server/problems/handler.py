@@ -32,8 +32,8 @@ from pursuit.problems.brief import ADDRESS, ASSET, ASSETS, PROMPT, asset_address
 from pursuit.problems.files import file_of
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.scorer import SUBMIT, TOOL
-from pursuit.server.errors import Context, as_object, is_modern, resource_errors, sendable
-from pursuit.server.gateway.protocol_versions import LEGACY_ONLY, MODERN_ONLY, modern_result
+from pursuit.server.errors import Context, as_object, is_modern, modern_result, resource_errors, sendable
+from pursuit.server.gateway.protocol_versions import LEGACY_ONLY, MODERN_ONLY
 from pursuit.server.gateway.tool_calls import CallTool, GatewayCall
 from pursuit.server.problems.listing import MISNAMED, OWN, ProblemOffer, UpstreamListing
 from pursuit.server.problems.submission import Submission, comes_back, refusal

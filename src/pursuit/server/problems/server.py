@@ -40,9 +40,8 @@ from pursuit.problems.manifest import UPSTREAM, Manifest
 from pursuit.problems.scorer import TOOL
 from pursuit.runtime import Runtime
 from pursuit.sandbox.sandbox import Sandbox
-from pursuit.server.errors import Context, connection_of, is_modern, owner_of, wire_error
+from pursuit.server.errors import Context, connection_of, is_modern, modern_result, owner_of, wire_error
 from pursuit.server.gateway.authorization import denial
-from pursuit.server.gateway.protocol_versions import modern_result
 from pursuit.server.gateway.server import open_gateway
 from pursuit.server.gateway.upstreams import GatewayLimits, GatewayOptions
 from pursuit.server.logs import event

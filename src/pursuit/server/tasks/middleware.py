@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 from mcp.server.connection import Connection
 from mcp.server.context import CallNext, HandlerResult
 from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, SERVER_INFO_META_KEY
+from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 
 from pursuit.core.events import Channel
 from pursuit.core.tasks import TaskState
@@ -35,6 +35,7 @@ from pursuit.server.errors import (
     generation_of,
     is_modern,
     mcp_errors,
+    modern_result,
 )
 from pursuit.server.sampling import declined
 from pursuit.server.signing import Signer
@@ -213,14 +214,8 @@ class TaskMiddleware:
         return await call_next(ctx)
 
     def _stamped(self, ctx: Context, result: dict[str, Any]) -> dict[str, Any]:
-        """A result of 2026-07-28 has its type and its server; the SDK adds them only to results of handlers."""
-        if not is_modern(ctx.protocol_version):
-            return result
-        return {
-            **protocol.COMPLETE,
-            **result,
-            "_meta": {SERVER_INFO_META_KEY: self._info(), **as_object(result.get("_meta"))},
-        }
+        """The result as its protocol version wants it; the SDK does that for handlers' results only."""
+        return modern_result(ctx.method, result, self._info()) if is_modern(ctx.protocol_version) else result
 
     async def _answer(self, ctx: Context) -> dict[str, Any]:
         modern, generation = is_modern(ctx.protocol_version), generation_of(ctx)
