@@ -491,20 +491,19 @@ def _timeline(
     iterations: Sequence[IterationRow], made: Sequence[tuple[CallIntended, CallSettled]]
 ) -> list[EndedIteration]:
     calls = Counter([end.iteration for _call, end in made])
-    rows: list[EndedIteration] = []
-    for one in iterations[-MAX_ROWS:]:
-        assert one.ended is not None  # noqa: S101 - the caller chose those
-        row = EndedIteration(
+    return [
+        EndedIteration(
             iteration_index=one.index,
-            verdict=one.ended.verdict,
-            verdict_reason=one.ended.reason,
+            verdict=ended.verdict,
+            verdict_reason=ended.reason,
             started_at=None if one.proposed is None else iso(one.proposed.at),
-            ended_at=iso(one.ended.at),
+            ended_at=iso(ended.at),
             calls=calls[one.index],
-            rationale=one.ended.rationale or (None if one.proposed is None else one.proposed.rationale),
+            rationale=ended.rationale or (None if one.proposed is None else one.proposed.rationale),
         )
-        rows.append(row)
-    return rows
+        for one in iterations[-MAX_ROWS:]
+        if (ended := one.ended) is not None
+    ]
 
 
 def metric_rows(history: History, state: MissionState) -> dict[str, MetricRow]:

@@ -256,10 +256,8 @@ async def _with_answers(request: ClientRequest, body: dict[str, Any], asked: Map
     again = {key: value for key, value in body.items() if key not in ROUND_TRIP_KEYS}
     questions: Any = asked.get("inputRequests")
     if isinstance(questions, Mapping) and questions:
-        answers: dict[str, Any] = {}
-        for key, question in cast("Mapping[str, Any]", questions).items():
-            answers[key] = await _ask(request, as_object(question))
-        again["inputResponses"] = answers
+        asks = cast("Mapping[str, Any]", questions).items()
+        again["inputResponses"] = {key: await _ask(request, as_object(question)) for key, question in asks}
     else:
         await anyio.sleep(PAUSE)
     if "requestState" in asked:

@@ -247,13 +247,13 @@ class ToolSearch:
         self._names = {upstreams.names.spelled(SEARCH_SERVER, name): name for name in _TOOLS}
 
     async def list_tools(self, _request: ClientRequest) -> dict[str, Any]:
-        listed: list[dict[str, Any]] = []
-        for shown, name in self._names.items():
-            model, said = _TOOLS[name]
-            listed.append(
+        known = [(shown, *_TOOLS[name]) for shown, name in self._names.items()]
+        return {
+            "tools": [
                 {"name": shown, "description": model.__doc__, "inputSchema": model.model_json_schema(), **said}
-            )
-        return {"tools": listed}
+                for shown, model, said in known
+            ]
+        }
 
     async def call_tool(self, request: ClientRequest) -> dict[str, Any]:
         shown = request.params.get("name")
