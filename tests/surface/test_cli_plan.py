@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from model_endpoint import ModelEndpoint, Reply, calls
-from test_cli_tools import MISSION, RULES, Shop
+from test_cli_tools import MISSION, RULES, Shop, proposed_by
 
-MODEL = MISSION[: MISSION.index("[proposer]")].replace("[[criteria]]", 'proposer = "openai:gpt-4o-mini"\n[[criteria]]')
+MODEL = proposed_by("openai:gpt-4o-mini")
 
 
 @pytest.mark.guarantee("plan-runs-nothing")
@@ -40,14 +40,13 @@ def test_plans_of_proposers_that_need_no_model(tmp_path: Path) -> None:
     shop.write("mission.toml", MISSION)
     (call,) = shop.json("run", "--plan", "mission.toml")["calls"]
     assert (call["name"], call["decision"]) == ("shop.step", "ask")
-    shop.write("client.toml", MISSION[: MISSION.index("[proposer]")])
+    shop.write("client.toml", proposed_by("client"))
     assert shop.json("run", "--plan", "client.toml")["waiting_for"] == "proposal"
-    shop.write("script.toml", MISSION[: MISSION.index('kind = "repeat"')] + 'kind = "script"\nscript = "shop.step()"\n')
+    shop.write("script.toml", proposed_by({"kind": "script", "script": "shop.step()"}))
     out, _notes = shop.ask("run", "--plan", "script.toml")
     assert out.splitlines()[0] == "shop.step()"
     shop.write("strategy.py", 'import pursuit\n\ndef propose(view):\n    return pursuit.call("shop.step", log="b")\n')
-    settings = 'kind = "python"\ncallable = "strategy.py:propose"\n'
-    shop.write("python.toml", MISSION[: MISSION.index('kind = "repeat"')] + settings)
+    shop.write("python.toml", proposed_by({"kind": "python", "callable": "strategy.py:propose"}))
     (call,) = shop.json("run", "--plan", "python.toml")["calls"]
     assert (call["name"], call["args"]) == ("shop.step", {"log": "b"})
     assert not shop.ledger.exists()
@@ -73,7 +72,7 @@ def test_a_model_that_never_answers_is_not_waited_for_longer_than_in_a_mission(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = Shop(tmp_path)
-    shop.write("mission.toml", f"{MODEL}max_wall_clock_seconds = 0.1\n")
+    shop.write("mission.toml", MODEL.replace("max_iterations = 1", "max_iterations = 1, max_wall_clock_seconds = 0.1"))
     with ModelEndpoint(SILENT) as endpoint:
         for name, value in endpoint.environment.items():
             monkeypatch.setenv(name, value)

@@ -31,7 +31,14 @@ tool = "step"
 arguments = { log = "closed*" }
 reason = "that log is closed"
 """
-MISSION = mission_file("shop.*", succeeded("step"), proposer=calls("step", {"log": "closed-1"}))
+
+
+def proposed_by(proposer: object) -> str:
+    """A mission in the shop."""
+    return mission_file("shop.*", succeeded("step"), proposer=proposer)
+
+
+MISSION = proposed_by(calls("step", {"log": "closed-1"}))
 
 
 class Shop(Place):
