@@ -12,9 +12,11 @@ from gateway_stage import LEGACY, hostile, house, words
 from workspace import Victim
 
 from pursuit import Runtime
+from pursuit.config.configuration import load_configuration
+from pursuit.core.tools import Tool
 from pursuit.errors import PolicyDenied
 from pursuit.policy import rules
-from pursuit.policy.rules import Hosts, OperatorPolicy, Rule
+from pursuit.policy.rules import Bounds, CallArguments, Hosts, OperatorPolicy, Rule
 
 SERVERS = Path(__file__).parents[1] / "servers"
 IMPOSTOR = f"""
@@ -206,3 +208,46 @@ def _counted(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[int]:
     for name in names or ("unquote", "fnmatchcase"):
         monkeypatch.setattr(rules, name, count(getattr(rules, name)))
     return read
+
+
+BOUND = """
+[policy]
+mode = "never"
+[[policy.rules]]
+decision = "allow"
+tool = "bank.pay"
+arguments = { value = { max = 500 } }
+"""
+
+
+@pytest.mark.parametrize(
+    "value", [501, 500.0000001, "1", "501", True, None, [1, 501], float("inf"), 10**400, {"a": 1}, []]
+)
+def test_no_value_outside_of_its_bounds_is_allowed(tmp_path: Path, value: object) -> None:
+    (tmp_path / "pursuit.toml").write_text(BOUND, encoding="utf-8")
+    config = load_configuration(tmp_path / "pursuit.toml")
+    asked = Tool(server="bank", name="pay", input_schema={}, definition={}, operators=True)
+    ruled = config.policy.ruled(asked, {"value": value})
+    assert ruled is None or ruled.decision != "allow"
+    within = config.policy.ruled(asked, {"value": 500})
+    assert within is not None and within.decision == "allow"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "inside", "outside"),
+    [
+        (Bounds(least=1, most=10), [1, 10, 2.5], [0, 11, -1, 0.999]),
+        (Bounds(max_length=3), ["", "abc", ["a", "abc"]], ["abcd", 5, {"a": 1}, None, ["a", "abcd"]]),
+        (Bounds(min_length=1), ["a"], ["", 0]),
+    ],
+)
+def test_bounds_are_inclusive_and_what_cannot_be_read_is_refused(
+    pattern: Bounds, inside: list[object], outside: list[object]
+) -> None:
+    tool = Tool(server="bank", name="pay", input_schema={}, definition={}, operators=True)
+    for decision, good in (("allow", inside), ("deny", inside)):
+        rule = Rule(decision=decision, tool="bank.pay", arguments={"value": pattern})
+        assert all(rule.matches(tool, CallArguments({"value": one})) for one in good)
+    allow = Rule(decision="allow", tool="bank.pay", arguments={"value": pattern})
+    assert not any(allow.matches(tool, CallArguments({"value": one})) for one in outside)
+    assert not allow.matches(tool, CallArguments({}))

@@ -37,6 +37,7 @@ from pursuit.core.base_model import (
     Flag,
     NotNegative,
     NotNegativeWhole,
+    Number,
     Positive,
     PositiveWhole,
     TableModel,
@@ -51,6 +52,7 @@ from pursuit.core.events import Channel
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.policy.rules import (
     ANY,
+    Bounds,
     Decision,
     Hosts,
     Mode,
@@ -263,21 +265,33 @@ class ArgumentTable(TableModel):
     NEEDED = {"host": "must have at least one host"}  # noqa: RUF012 - a ClassVar of the base
 
     under: FilePath | None = None
+    least: Number | None = Field(None, alias="min")
+    most: Number | None = Field(None, alias="max")
+    min_length: NotNegativeWhole | None = None
+    max_length: NotNegativeWhole | None = None
     host: Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], Field(min_length=1)] | None = None
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterator[Broken]:
-        if ("under" in given) == ("host" in given):
-            yield Broken("needs one of under and host")
+        kinds = [not _BOUNDS[0].isdisjoint(given), not _BOUNDS[1].isdisjoint(given), "under" in given, "host" in given]
+        if sum(kinds) != 1:
+            yield Broken("needs one of under, host, bounds (min, max) and bounds of length (min_length, max_length)")
+
+
+_BOUNDS = (frozenset({"min", "max"}), frozenset({"min_length", "max_length"}))
 
 
 def _argument_pattern(value: object, info: ValidationInfo) -> Pattern:
     if isinstance(value, str):
         return value
     if as_table(value) is None:
-        raise ValueError(f"must be a text, or a table with under or host, not {kind(value)}; put it in quotes")
+        raise ValueError(f"must be a text, or a table such as {{ max = 500 }}, not {kind(value)}; put it in quotes")
     typed = read_inside(ArgumentTable, value, info)
-    return Hosts(typed.host) if typed.host is not None else Under(str(typed.under))
+    if typed.host is not None:
+        return Hosts(typed.host)
+    if typed.under is not None:
+        return Under(str(typed.under))
+    return Bounds(least=typed.least, most=typed.most, min_length=typed.min_length, max_length=typed.max_length)
 
 
 ArgumentPattern = Annotated[Any, PlainValidator(_argument_pattern, json_schema_input_type=str | ArgumentTable)]

@@ -8,6 +8,7 @@ paths in the file system.
 from __future__ import annotations
 
 import json
+import math
 import os
 import posixpath
 import re
@@ -199,14 +200,42 @@ def plain_name(host: str) -> str | None:
         return None
 
 
-Pattern = str | Under | Hosts
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Matches numbers, or texts by their length, within bounds; both ends are inside.
+
+    A text is never a number here: servers read numbers in texts in many ways.
+    """
+
+    least: float | None = None
+    most: float | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+
+    def holds(self, value: Any, given: CallArguments, *, allows: bool) -> bool | None:
+        if self.min_length is not None or self.max_length is not None:
+            return _between(self.min_length, len(value), self.max_length) if isinstance(value, str) else None
+        nan = isinstance(value, float) and math.isnan(value)
+        number = isinstance(value, int | float) and not isinstance(value, bool) and not nan
+        return _between(self.least, value, self.most) if number else None
+
+    def __str__(self) -> str:
+        names = {"min": self.least, "max": self.most, "min_length": self.min_length, "max_length": self.max_length}
+        return ", ".join(f"{name} {value:g}" for name, value in names.items() if value is not None)
+
+
+def _between(least: float | None, value: float, most: float | None) -> bool:
+    return (least is None or value >= least) and (most is None or value <= most)
+
+
+Pattern = str | Under | Hosts | Bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """Globs for the server, the tool and the text of arguments, which are named by their dotted path.
 
-    An argument may also have a type: `Under` or `Hosts`.
+    An argument may also have a type: `Under`, `Hosts` or `Bounds`.
 
     If a value can be read in several ways, an ask or deny rule matches if any reading matches, and an allow rule only
     if all do.
