@@ -87,13 +87,57 @@ async def test_a_kind_that_never_proposes_fails_its_check(monkeypatch: pytest.Mo
         await testing.check_proposer({"kind": "idle"}, [count])
 
 
+class CarelessSettings(ports.ProposerSettings):
+    kind: Literal["careless"] = "careless"
+
+
+class CarelessProposer(ports.Proposer):
+    """Makes two calls in each iteration, counts its answers, and cannot leave its result."""
+
+    keeps_result = True
+
+    async def propose(self, state: ports.MissionState, reasons: Sequence[str]) -> ports.Proposed:
+        self.memory = {"answers": state.remembered.get("answers", 0) + 1}
+        return ports.Proposal(tool_calls=[ports.ToolCall(tool_name="count", args={"x": self.memory["answers"]})])
+
+    def after_calls(self, state: ports.MissionState) -> bool:
+        return state.open is not None and len(state.open.calls) < 2
+
+    async def completed(self, state: ports.MissionState) -> Mapping[str, str]:
+        raise OSError("the disk is full")
+
+
+class Careless(ports.SimpleKind[CarelessSettings]):
+    settings = CarelessSettings
+
+    def make(self, settings: CarelessSettings, context: ports.ProposerContext) -> ports.Proposer:
+        return CarelessProposer()
+
+    def report(self, mission: ports.Mission, settings: CarelessSettings, report: Any) -> Mapping[str, Any]:
+        raise KeyError("rows")
+
+
+async def test_a_kind_answers_again_in_an_iteration_and_its_failures_at_the_end_are_warnings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BUILT_IN, "careless", f"{__name__}:Careless")
+    async with Runtime(state=tmp_path / "ledger.db", config=Configuration(), tools=[count]) as runtime:
+        wanted = {"criteria": [metric("x") >= 4], "proposer": {"kind": "careless"}, "budget": Budget(max_iterations=5)}
+        report = await runtime.pursue(ports.Mission(directive="d", **wanted))
+        state = await runtime.runner.state(report.session_id)
+        assert (report.completed, state.iteration_count, state.remembered) == (True, 2, {"answers": 4})
+        warned = str(report.data["warnings"])
+        assert "left no result: OSError: the disk is full" in warned
+        assert "rows of the proposer are missing: KeyError: 'rows'" in warned
+
+
 async def test_a_placement_that_forgets_what_a_job_needs_fails_its_check() -> None:
-    class Careless(InProcessPlacement):
+    class Forgetful(InProcessPlacement):
         async def enqueue(self, key: str, needs: Requirements, *, caller: str = "", delay: float = 0.0) -> None:
             await super().enqueue(key, Requirements(), caller=caller, delay=delay)
 
     with pytest.raises(AssertionError, match="only the jobs"):
-        await testing.check_placement(Careless())
+        await testing.check_placement(Forgetful())
 
 
 async def test_a_placement_that_hands_out_one_job_at_a_time_twice_fails_its_check() -> None:

@@ -43,7 +43,7 @@ from pursuit.core.proposing import MissingKind
 from pursuit.core.report import iso, way_on
 from pursuit.core.state import TIMED, MissionState
 from pursuit.engine.context import Ceiling, Clock, Observer, Phase, Run, Settings, WorkerRun
-from pursuit.engine.execute import RunServices, cancel_tasks, recover_own, settle_lost, warn, worked_until
+from pursuit.engine.execute import RunServices, cancel_tasks, leave_result, recover_own, settle_lost, warn, worked_until
 from pursuit.engine.journal import Journal, OperatorFirst, States
 from pursuit.engine.lessons import lessons_for
 from pursuit.engine.models import LiveWords, RecordedModel, offered
@@ -102,7 +102,10 @@ async def assemble(
     report = build_report(mission_id, history, state, results, diffs)
     data = report.as_json()
     if not isinstance(state.mission.proposer, MissingKind):
-        data |= kind_of(state.mission.proposer.kind).report(state.mission, state.mission.proposer, report)
+        try:
+            data |= kind_of(state.mission.proposer.kind).report(state.mission, state.mission.proposer, report)
+        except Exception as error:  # noqa: BLE001 - another package's code may raise anything
+            data["warnings"] += [f"the rows of the proposer are missing: {type(error).__name__}: {error}"]
     data["ledger"] = {
         "head_seq": head[-1].seq if head else 0,
         "head_hash": head[-1].hash.hex() if head else "",
@@ -380,8 +383,8 @@ class Driver:
         if run.state.status != "completed" or isinstance(settings, MissingKind):
             return
         context = ProposerContext(mission=run.state.mission, mission_id=run.mission_id, place=self.place)
-        async with kind_of(settings.kind).open(settings, context) as proposer:
-            warn(run, await proposer.completed(run.state))
+        async with kind_of(settings.kind).open(settings, context) as run.proposer:
+            await leave_result(run)
 
     async def _guarded(self, run: Run) -> MissionState:
         """Advances while watching for the operator; an error in our own code makes the mission `failed`."""
@@ -430,7 +433,7 @@ class Driver:
                 await _end_as_ordered(run)
             if run.state.terminal:
                 if run.state.status == "completed":
-                    warn(run, await run.proposer.completed(run.state))
+                    await leave_result(run)
                 await write_report(run)
                 await run.count_spent()
                 return

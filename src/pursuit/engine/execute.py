@@ -266,6 +266,15 @@ def warn(run: Run, notes: Mapping[str, str]) -> None:
             run.journal.stage(MissionWarned(at=at, iteration=iteration, code=code, message=text))
 
 
+async def leave_result(run: Run) -> None:
+    """Lets the proposer leave its result; a failure is a warning."""
+    try:
+        notes = await run.proposer.completed(run.state)
+    except Exception as error:  # noqa: BLE001 - another package's code may raise anything
+        notes = {f"the proposer left no result: {type(error).__name__}: {error}": "no_result"}
+    warn(run, notes)
+
+
 async def recover_own(run: Run) -> None:
     """Settles the calls of the proposer's own tools that a dead driver left."""
     iteration = run.state.open

@@ -31,7 +31,7 @@ from pursuit.core.mission import Proposal
 from pursuit.core.state import IterationRecord, MissionState
 from pursuit.engine.call_admission import MustWait, Planned, wait_for_answers
 from pursuit.engine.context import Run
-from pursuit.engine.execute import execute, run_script, running_tasks, warn
+from pursuit.engine.execute import execute, leave_result, run_script, running_tasks
 from pursuit.engine.verify import answers_for
 from pursuit.errors import Fault
 from pursuit.proposers.contract import AnswerCall, Blocked, Done, Failed, Proposed, Turn, Waiting
@@ -48,7 +48,7 @@ def faults_in(state: MissionState, tools: UpstreamTools, proposal: Proposal) -> 
     if proposal.script is not None and not state.facts.authored and not state.mission.allow_scripted_strategies:
         faults.append(Fault(field="script", reason="this mission has allow_scripted_strategies = false"))
     for place, call in enumerate(proposal.tool_calls or ()):
-        name = call.tool_name if call.tool_name in state.tools else qualified(state, call.tool_name)
+        name = qualified(state, call.tool_name)
         if name is None:
             reason = f"{call.tool_name!r} is not a tool of this mission ({', '.join(state.tools[:20])})"
             faults.append(Fault(field=f"tool_calls[{place}].tool_name", reason=reason))
@@ -184,8 +184,10 @@ async def propose_more(run: Run) -> bool:
     answer = await run.proposer.propose(run.state, ())
     now = run.clock.now()
     if isinstance(answer, Proposal):  # the rest of the turn
-        wanted = [AnswerCall(tool=one.tool_name, args=dict(one.args), wanted_id="") for one in answer.tool_calls or ()]
-        answer = Turn(calls=wanted, ends=True)
+        names = [(qualified(run.state, one.tool_name) or one.tool_name, one) for one in answer.tool_calls or ()]
+        failed = [] if answer.script is None else ["script: only the first answer of an iteration can be a script"]
+        wanted = [AnswerCall(tool=name, args=dict(one.args), wanted_id="") for name, one in names]
+        answer = Turn(calls=wanted, ends=True, failed=failed)
     match answer:
         case Waiting(waiting_for="budget"):
             run.journal.stage(TurnContinued(at=now, iteration=index, ends=True))
@@ -268,7 +270,7 @@ async def conclude(run: Run, verified: Verified) -> None:
         return closing(state, verified.answers or {}, now=verified.now, elapsed=verified.elapsed)
 
     if run.proposer.keeps_result and any(_completes(one) for one in close(run.state)):
-        warn(run, await run.proposer.completed(run.state))  # before the end: an ended mission is not driven again
+        await leave_result(run)  # before the end: an ended mission is not driven again
     await run.journal.record(close)
     if run.observer is not None:
         run.report_phase("ended" if run.state.terminal else "decided")
@@ -329,11 +331,11 @@ def ending(decision: Decision, *, now: float, elapsed: float) -> MissionEnded:
 
 
 def _proposed(run: Run, proposal: Proposal) -> IterationProposed:
-    index, tools = run.state.iteration_count, run.state.tools
+    index = run.state.iteration_count
     calls = [
         PlannedCall(
             call_id=f"{run.mission_id}:{index}:{order}",
-            tool=call.tool_name if call.tool_name in tools else qualified(run.state, call.tool_name) or call.tool_name,
+            tool=qualified(run.state, call.tool_name) or call.tool_name,
             args=dict(call.args),
         )
         for order, call in enumerate(proposal.tool_calls or ())
