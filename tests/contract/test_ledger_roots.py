@@ -63,6 +63,23 @@ async def test_a_root_holds_when_a_stream_grows_and_is_then_forgotten(backend: B
 
 
 @every_backend
+@pytest.mark.damaged_ledger("forgets a stream that has not ended")
+async def test_a_head_that_a_report_carries_is_checked(backend: Backend, tmp_path: Path) -> None:
+    async with check(backend, tmp_path) as ledger:
+        head = await ledger.append("a", 0, draft("one"))
+        await ledger.append("a", 1, draft("two"))
+        carried = f"a@1:{head.hash.hex()}"
+        assert (await ledger.verify(expect=[await ledger.root(), carried])).ok
+        for wrong in (f"a@2:{head.hash.hex()}", f"b@1:{head.hash.hex()}", f"a@9:{head.hash.hex()}"):
+            found = await ledger.verify(expect=wrong)
+            assert [fault for fault in found.faults if "expected" in fault], wrong
+        with pytest.raises(InvalidArgument, match="STREAM@SEQ:HASH"):
+            await ledger.verify(expect="a@1")
+        await ledger.forget("a")
+        assert (await ledger.verify(expect=carried)).ok
+
+
+@every_backend
 async def test_a_status_may_change_without_an_event(backend: Backend, tmp_path: Path) -> None:
     async with check(backend, tmp_path) as ledger:
         head = await ledger.append("a", 0, draft("one"), status="running", summary={"n": 1})

@@ -294,6 +294,10 @@ BEGIN
         DELETE FROM pursuit.grown g
         WHERE g.xact < pg_snapshot_xmax(state.below) AND pg_visible_in_snapshot(g.xact, state.below);
         DELETE FROM pursuit.writers w WHERE w.committed < clock_timestamp() - interval '1 day';
+        -- Missions that ended without a worker: a server drove them, or they were forgotten.
+        DELETE FROM pursuit.jobs j USING pursuit.streams s
+        WHERE s.name = j.key AND s.status IN ('completed', 'terminated', 'forgotten')
+            AND j.worker IS NULL AND j.due < clock_timestamp() - interval '1 day';
     END IF;
     UPDATE pursuit.sealing SET below = seen, since = clock_timestamp();
 END
