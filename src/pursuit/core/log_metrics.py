@@ -12,12 +12,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 from pursuit.core.patterns import Unfinished, checked_pattern, compiled, follow, line_matches
 
 Take = Literal["last", "first", "min", "max", "all"]
-TAKES: tuple[Take, ...] = get_args(Take)
 NUMBER = "[0-9.eE+-]+|(?i:nan|inf)"
 """Matches a number. With a pattern that does not match `nan`, the number before a `nan` stays the last one."""
 MAX_VALUES = 1_000

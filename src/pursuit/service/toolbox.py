@@ -115,11 +115,14 @@ class Toolbox:
         return (await self.host.pool.catalogue([server], reading=reads([name]), strict=False)).tools.get(name)
 
     async def listing(self, server: str | None = None) -> dict[str, Any]:
-        if server is not None:
-            self._require(server)
-        catalogue = await self.host.pool.catalogue(None if server is None else [server], strict=False)
+        catalogue = await self._catalogue(server)
         disabled = [name for name in self.disabled if server is None]
         return {**_listed(catalogue, self.host.layers(), catalogue), "disabled": disabled}
+
+    async def _catalogue(self, server: str | None) -> Catalogue:
+        if server is not None:
+            self._require(server)
+        return await self.host.pool.catalogue(None if server is None else [server], strict=False)
 
     async def overview(self) -> dict[str, Any]:
         found, catalogue = await self._changes(None)
@@ -144,9 +147,7 @@ class Toolbox:
         return {"accepted": _differences(found), **_troubles(catalogue)}
 
     async def _changes(self, server: str | None) -> tuple[list[Changes], Catalogue]:
-        if server is not None:
-            self._require(server)
-        catalogue = await self.host.pool.catalogue(None if server is None else [server], strict=False)
+        catalogue = await self._catalogue(server)
         found = {tool.changes.key: tool.changes for tool in catalogue if tool.changes is not None}
         return list(found.values()), catalogue
 
