@@ -11,7 +11,7 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Self, cast
+from typing import Self, Unpack, cast
 
 import anyio
 import anyio.lowlevel
@@ -24,7 +24,7 @@ from pursuit.errors import INVALID_PARAMS, PursuitError, TaskNotFound
 from pursuit.ledger.contract import StreamPage, StreamRow, every_stream
 from pursuit.tasks.execution import Owner, TaskContext, is_alive, log_fields, out_of_time
 from pursuit.tasks.limits import RUNNING
-from pursuit.tasks.store import KIND, Ending, TaskRecords
+from pursuit.tasks.store import KIND, Ending, NewTask, TaskRecords
 
 PAGE = 100
 TIDY_EVERY = 30.0
@@ -172,33 +172,11 @@ class TaskHost:
         finally:
             await self._owner.__aexit__(None, None, None)
 
-    async def begin(
-        self,
-        work: Work,
-        *,
-        kind: TaskKind,
-        title: str,
-        requestor: str,
-        by: str = "operator",
-        ttl: float | None = None,
-        total: float | None = None,
-        origin: Mapping[str, Any] | None = None,
-        task_id: str | None = None,
-    ) -> TaskState:
+    async def begin(self, work: Work, **parts: Unpack[NewTask]) -> TaskState:
         """Makes a task durable and begins its work; returns without waiting for it."""
-        if self._machine is not None and kind == "process":
-            origin = {**(origin or {}), MACHINE: self._machine}
-        state = await self.store.create(
-            kind=kind,
-            title=title,
-            requestor=requestor,
-            by=by,
-            owner=self._owner.name,
-            ttl=ttl,
-            total=total,
-            origin=origin,
-            task_id=task_id,
-        )
+        if self._machine is not None and parts["kind"] == "process":
+            parts["origin"] = {**(parts.get("origin") or {}), MACHINE: self._machine}
+        state = await self.store.create(owner=self._owner.name, **parts)
         self._start(state, work)
         return state
 

@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Unpack
+from typing import Any, Required, TypedDict, Unpack
 
 import anyio
 import msgspec
@@ -138,6 +138,19 @@ class _EitherWakeup:
                 tasks.start_soon(hear, wakeup)
 
 
+class NewTask(TypedDict, total=False):
+    """The parts of a new task; without a `task_id` it gets a random one."""
+
+    kind: Required[TaskKind]
+    title: Required[str]
+    requestor: Required[str]
+    by: str
+    ttl: float | None
+    total: float | None
+    origin: Mapping[str, Any] | None
+    task_id: str | None
+
+
 class TaskRecords:
     """Every task of one ledger. `now` is the wall clock."""
 
@@ -152,40 +165,18 @@ class TaskRecords:
         self._running = RunningTasks(ledger, KIND)
         self._states: OrderedDict[str, TaskState] = OrderedDict()
 
-    async def create(
-        self,
-        *,
-        kind: TaskKind,
-        title: str,
-        requestor: str,
-        by: str = "operator",
-        owner: str | None = None,
-        ttl: float | None = None,
-        total: float | None = None,
-        origin: Mapping[str, Any] | None = None,
-        task_id: str | None = None,
-    ) -> TaskState:
+    async def create(self, *, owner: str | None = None, **parts: Unpack[NewTask]) -> TaskState:
         """Creates a durable task with one commit. Raises `TooManyTasks` or `ValidationFailed`.
 
         With a `task_id` (see `generate_task_id`), raises `Conflict` if the task exists.
         """
-        lives = self.limits.time_to_live(ttl)
-        task_id = task_id or generate_task_id()
-        created = TaskCreated(
-            at=self.now(),
-            kind=kind,
-            title=title[:200],
-            requestor=requestor,
-            by=by,
-            owner=owner,
-            ttl=lives,
-            total=total,
-            origin=dict(origin or {}),
-        )
-        created = storable(created)
+        task_id, lives = parts.pop("task_id", None) or generate_task_id(), self.limits.time_to_live(parts.get("ttl"))
+        given: dict[str, Any] = {**parts, "title": parts["title"][:200], "ttl": lives}
+        given["origin"] = dict(parts.get("origin") or {})
+        created = storable(TaskCreated(at=self.now(), owner=owner, **given))
         state = fold_task(task_id, [created])
         assert state is not None  # noqa: S101 - TaskCreated folds to a state
-        async with self._running.place(task_id, requestor, self.limits):
+        async with self._running.place(task_id, parts["requestor"], self.limits):
             await self._append(state, 0, [created])
         self._keep(state)
         return state

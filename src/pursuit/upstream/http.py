@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Mu
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, cast
+from typing import Any, Unpack, cast
 from urllib.parse import unquote, urlsplit
 
 import anyio
@@ -49,6 +49,7 @@ from pursuit.upstream.transport import (
     HttpRefused,
     OnNotification,
     OnRequest,
+    RequestOptions,
     SessionGone,
     Started,
     TooDeep,
@@ -357,18 +358,13 @@ class StreamableHttpTransport(Transport):
                     pass
 
     async def request(
-        self,
-        method: str,
-        params: Mapping[str, Any],
-        *,
-        request_id: str | None = None,
-        cancellable: bool = True,
-        on_notification: OnNotification | None = None,
+        self, method: str, params: Mapping[str, Any], **options: Unpack[RequestOptions]
     ) -> dict[str, Any]:
         if self._closed.is_set():
             raise ConnectionLost(sent=False)
         sent = False
-        ident: str | int = request_id or next(self._ids)
+        ident: str | int = options.get("request_id") or next(self._ids)
+        on_notification = options.get("on_notification", self._on_notification)
         body = write_json({"jsonrpc": "2.0", "id": ident, "method": method, "params": params})
         headers = self._headers(_POST_HEADERS) | self._request_headers(method, params)
         with anyio.CancelScope() as scope:
@@ -377,9 +373,9 @@ class StreamableHttpTransport(Transport):
                 if self._session_in_doubt and len(self._open) == 1:
                     raise self._session_lost()  # another process may answer now, without our session
                 sent = True
-                return await self._exchange(ident, method, body, headers, on_notification or self._on_notification)
+                return await self._exchange(ident, method, body, headers, on_notification)
             except anyio.get_cancelled_exc_class():
-                if cancellable and not self._modern and not self._closed.is_set():
+                if options.get("cancellable", True) and not self._modern and not self._closed.is_set():
                     self._cancel(ident)
                 raise
             finally:

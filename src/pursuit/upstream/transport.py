@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import anyio
 import anyio.abc
@@ -74,6 +74,14 @@ class SessionGone(Exception):
     """The server no longer knows our session, and did not accept the request."""
 
 
+class RequestOptions(TypedDict, total=False):
+    """`cancellable` is true by default; `on_notification` is the transport's own by default."""
+
+    request_id: str | None
+    cancellable: bool
+    on_notification: OnNotification
+
+
 class Transport(ABC):
     """An open transport. `run` must be running before anything is sent."""
 
@@ -94,13 +102,7 @@ class Transport(ABC):
 
     @abstractmethod
     async def request(
-        self,
-        method: str,
-        params: Mapping[str, Any],
-        *,
-        request_id: str | None = None,
-        cancellable: bool = True,
-        on_notification: OnNotification | None = None,
+        self, method: str, params: Mapping[str, Any], **options: Unpack[RequestOptions]
     ) -> dict[str, Any]:
         """Sends a request and returns the raw result.
 
@@ -167,19 +169,13 @@ class DispatcherTransport(Transport):
         await self._dispatcher.run(answer, never_called, intercept, task_status=task_status)
 
     async def request(
-        self,
-        method: str,
-        params: Mapping[str, Any],
-        *,
-        request_id: str | None = None,
-        cancellable: bool = True,
-        on_notification: OnNotification | None = None,
+        self, method: str, params: Mapping[str, Any], **options: Unpack[RequestOptions]
     ) -> dict[str, Any]:
         """Sends a request and returns the raw result, without telling to which request a notification belongs."""
         if self._closed.is_set():
             raise ConnectionLost(sent=False)
-        call: CallOptions = {"cancel_on_abandon": cancellable}
-        if request_id is not None:
+        call: CallOptions = {"cancel_on_abandon": options.get("cancellable", True)}
+        if (request_id := options.get("request_id")) is not None:
             call["request_id"] = request_id
         if self._progress_inline:
             token = as_object(params.get("_meta")).get("progressToken")
