@@ -196,20 +196,20 @@ class FinishedRun:
 
     task_id: str
     command: Command
-    code: int | None = None
+    code: int | None
     seconds: float
-    done: int | None = None
-    item: str | None = None
-    failures: Sequence[str] = ()
-    metrics: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    stderr: Sequence[str] = ()
-    output: Sequence[str] = ()
-    notes: Sequence[str] = ()
-    mark: dict[str, Any] | None = None
-    cancelled: bool = False
-    overdue: bool = False
+    done: int | None
+    item: str | None
+    failures: Sequence[str]
+    metrics: Mapping[str, Any]
+    stderr: Sequence[str]
+    output: Sequence[str]
+    notes: Sequence[str]
+    mark: dict[str, Any]
+    cancelled: bool
+    overdue: bool
     """True if a deadline cancelled it."""
-    why: str | None = None
+    why: str | None
     """The reason for the cancellation."""
 
 
@@ -239,7 +239,7 @@ def ending_of(run: FinishedRun) -> Ending:
         body["disclaimer"] = run.command.disclaimer
     body = {key: value for key, value in body.items() if value is not None}
     result: dict[str, Any] = {
-        "content": [{"type": "text", "text": _text(message, run, status)}],
+        "content": [{"type": "text", "text": _text(message, run, body)}],
         "structuredContent": body,
     }
     return Ending(
@@ -292,20 +292,18 @@ def _said(run: FinishedRun, status: TaskEnd) -> str:
     return f"exit code {run.code} {after}{units}"
 
 
-def _text(message: str, run: FinishedRun, status: TaskEnd) -> str:
+def _text(message: str, run: FinishedRun, body: Mapping[str, Any]) -> str:
+    """The result as text: the parts of the structured content that a person reads."""
     parts = [f"{run.command.shown}: {message} ({run.task_id})"]
-    if run.item is not None:
+    if "last_item" in body:
         parts.append(f"last item: {run.item}")
-    if status == "completed" and run.metrics:
-        parts.append("\n".join(f"{name} = {value}" for name, value in run.metrics.items()))
-    if status == "failed":
-        if run.failures:
-            parts.append("failure lines:\n" + "\n".join(run.failures))
-        if run.stderr:
-            parts.append("the end of stderr:\n" + "\n".join(run.stderr))
-    if status != "cancelled" and run.output:
-        parts.append("output:\n" + "\n".join(run.output))
-    parts += run.notes
-    if status != "completed" and run.command.disclaimer is not None:
-        parts.append(run.command.disclaimer)
-    return "\n\n".join(parts)
+    if metrics := body.get("metrics"):
+        parts.append("\n".join(f"{name} = {value}" for name, value in metrics.items()))
+    for key, head in (
+        ("failure_lines", "failure lines"),
+        ("stderr_tail", "the end of stderr"),
+        ("output_tail", "output"),
+    ):
+        if lines := body.get(key):
+            parts.append("\n".join([f"{head}:", *lines]))
+    return "\n\n".join([*parts, *run.notes, *([body["disclaimer"]] if "disclaimer" in body else [])])
