@@ -28,8 +28,8 @@ from pursuit.core.audit import (
     redacted,
 )
 from pursuit.core.events import Identity
+from pursuit.core.history import iso
 from pursuit.core.mission import Mission, Proposal
-from pursuit.core.report import iso
 from pursuit.errors import PursuitError
 from pursuit.ledger.contract import ANY, Draft, Ledger, StoredEvent, StreamRow, every_stream
 from pursuit.ledger.tombstones import own_audit
