@@ -258,3 +258,18 @@ def test_people_read_local_times_and_programs_iso_times(
 def test_a_list_on_a_narrow_terminal_never_cuts_an_id(ended: tuple[Place, str]) -> None:
     place, mission_id = ended
     assert any(mission_id in line for line in place.seen(40, "list"))
+
+
+def test_missions_are_compared_side_by_side(ours: tuple[Place, str]) -> None:
+    place, first = ours
+    place.write("other.toml", mission(target=1, iterations=1))
+    second = place.json("run", "other.toml", code=3)["session_id"]
+    found = place.json("compare", first, "last")["missions"]
+    assert [one["session_id"] for one in found] == [first, second]
+    rows = [line.split("\t") for line in place.ask("compare", first, second)[0].splitlines()]
+    table = {name: values for name, *values in rows}
+    assert table["status"] == ["completed (criteria_met)", "terminated (max_iterations)"]
+    assert all(len(values) == 2 for values in table.values())
+    for wrong in ((first,), (first, first)):
+        assert "2 to 10 different missions" in place.ask("compare", *wrong, code=2)[1]
+    assert "is not the id of a mission" in place.ask("compare", first, "!", code=2)[1]

@@ -51,6 +51,7 @@ COMMANDS: dict[str, Listed] = {
     **_panel(
         "Look",
         status=("queries", "Show a mission's status: criteria with their evidence, budget, verdict."),
+        compare=("queries", "Compare missions side by side: outcome, criteria, best values, use."),
         list=("queries", "List the missions of the ledger, newest first."),
         history=("queries", "Show the iterations of a mission, a hundred per page."),
         watch=("queries", "Follow a mission until it ends or is interrupted, whichever process runs it."),

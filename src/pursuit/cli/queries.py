@@ -28,19 +28,37 @@ from pursuit.engine.context import Phase
 from pursuit.errors import InvalidArgument, UpstreamUnavailable
 from pursuit.runtime import Runtime, examine_installation
 from pursuit.service.conversations import ConversationText
-from pursuit.service.queries import SHOWN_STATUSES, MissionPage
+from pursuit.service.queries import SHOWN_STATUSES, MissionPage, find_id
 from pursuit.service.service import Service
 
 if TYPE_CHECKING:
     from pursuit.service.doctor import Finding
 
 app = typer.Typer()
+MAX_COMPARED = 10
 
 
 @command(app, reads=True)
 async def status(context: Context, *, mission_id: MissionId) -> CommandAnswer:
     found = await context.service.status(mission_id)
     return CommandAnswer(found, show.mission(context, found))
+
+
+@command(app, epilog="Example:  pursuit compare last 0514 07ab", reads=True)
+async def compare(
+    context: Context,
+    *,
+    mission_ids: Annotated[
+        list[str], typer.Argument(metavar="ID ID…", help="Two to ten missions: ids, unique prefixes, or `last`.")
+    ],
+) -> CommandAnswer:
+    """Compare missions side by side: outcome, criteria, best values, and what they used."""
+    if not 2 <= len(set(mission_ids)) <= MAX_COMPARED:
+        raise InvalidArgument(f"give 2 to {MAX_COMPARED} different missions", field="ID")
+    service = context.service
+    names = [await find_id(service.ledger, "mission", word) for word in mission_ids]
+    found = [await service.status(name) for name in names]
+    return CommandAnswer({"missions": found}, show.comparison(found))
 
 
 @command(app, "list", epilog="Example:  pursuit list --status running --limit 10", reads=True)

@@ -110,6 +110,26 @@ def mission(context: Context, status: Status) -> Iterator[Part]:
         yield Fact("warning", warning)
 
 
+def comparison(found: Sequence[Status]) -> TableRows:
+    """A column for each mission; a row only where one of them has something to say."""
+    rows: dict[str, list[str]] = {
+        "status": [one.status + (f" ({one.verdict_reason})" if one.verdict_reason else "") for one in found],
+        "directive": [line(one.directive, 60) for one in found],
+        "proposer": [one.proposer for one in found],
+    }
+    standing = [{row.criterion_id: row.status for row in one.criteria} for one in found]
+    for name in dict.fromkeys(name for each in standing for name in each):
+        rows[name] = [each.get(name, "") for each in standing]
+    for name in dict.fromkeys(name for one in found for name in one.best):
+        rows[f"best {name}"] = [figure(one.best.get(name)) if name in one.best else "" for one in found]
+    used = [{gauge.label.lower(): gauge.used for gauge in gauges(one.budget)} for one in found]
+    for name in dict.fromkeys(name for each in used for name in each):
+        rows[name] = [each.get(name, "0") for each in used]
+    rows["branch"] = ["" if one.workspace is None else one.workspace.branch or "" for one in found]
+    cells = [(name, *values) for name, values in rows.items() if any(values)]
+    return TableRows(("", *(one.mission_id for one in found)), cells)
+
+
 def criteria(rows: Sequence[CriterionRow]) -> Forms:
     return Forms(map(_criterion, rows), lambda _width: [criteria_table(rows)])
 
