@@ -24,7 +24,7 @@ from pursuit.errors import ADVICE
 SRC = Path(__file__).parents[2] / "src" / "pursuit"
 DESCRIBES = {
     "is the server name of [commands]": "a name that is taken",
-    "is what [{}] of the": "a name that is taken",
+    "is the name of [{}] inside": "a name that is taken",
     "requires decision =": "a key that is there",
     "this client's user may not answer": "whose answers count",
     "approvals over": "whose answers count",
