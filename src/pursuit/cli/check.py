@@ -1,4 +1,4 @@
-"""`pursuit check`: decides the criteria of a mission file on the files as they are. It is what CI runs."""
+"""`pursuit check`: decides the criteria of a mission file on the current files, for CI."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def check(
                 "criteria": status.as_json()["criteria"],
             }
             parts: list[Part] = [show.criteria(status.criteria)]
-            parts += [Note(f"not checked, since a proposer must work for it: {', '.join(rest)}")] if rest else []
+            parts += [Note(f"not checked, because it needs the work of a proposer: {', '.join(rest)}")] if rest else []
             parts += [Hint("all required criteria are met" if met else "not all required criteria are met")]
             return context.screen.render(CommandAnswer({**data, "not_checked": rest}, *parts, code=not met))
 
@@ -75,7 +75,7 @@ def without_proposer(file: MissionFile, proposer: Mapping[str, Any]) -> tuple[Mi
     mission = file.mission
     checks = [one.model_copy(update={"after": None}) for one in mission.criteria if isinstance(one, Check)]
     if not checks:
-        reason = "none is of kind check: without a proposer nothing else can be decided"
+        reason = "none is of kind check, and only checks can be decided without a proposer"
         raise ValidationFailed([Fault(field="criteria", reason=reason, source=str(file.path))])
     tools = sorted({one.tool_name for one in checks if one.tool_name is not None})
     changes: dict[str, Any] = {

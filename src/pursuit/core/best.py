@@ -72,7 +72,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     violates: list[Violation] = []
     unknown: list[Violation] = []
     times: int = 1
-    """The number of calls with the same arguments that the values are the mean of."""
+    """The number of calls with the same arguments over which the values are averaged."""
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -316,7 +316,7 @@ class BestPoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     unknown: list[Violation] = []
     """The limits for which no tool has reported a value."""
     times: int = 1
-    """The number of calls with the same arguments that the values are the mean of."""
+    """The number of calls with the same arguments over which the values are averaged."""
     infeasible: Candidate | None = None
 
     @classmethod

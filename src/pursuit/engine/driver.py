@@ -160,11 +160,11 @@ class RunOrder:
     claimed: Callable[[MissionState], None] | None = None
     """Called as soon as the run is in the ledger: from then on it can be resumed."""
     placed: WorkerRun | None = None
-    """The run ends early when its worker leaves, and at a long wait."""
+    """The run ends early when its worker stops, and at a long wait."""
     told: Callable[[], Awaitable[object]] | None = None
     """Appends the audit's line about the run, in the transaction of the run's first commit."""
     job: QueuedJob | None = None
-    """The job for workers, who get the run, with the first commit."""
+    """The job to store in the first commit, if workers get the run."""
     again: bool = False
     """True if the run begins for the second time, because something was appended before its first commit."""
 

@@ -138,7 +138,7 @@ class Journal:
         self.told: Callable[[], Awaitable[object]] | None = None
         """Appends the audit's line about this run, at the first commit and before it."""
         self.job: QueuedJob | None = None
-        """The job for workers that the next commit brings."""
+        """The job to store in the next commit."""
         self.opening = False
         """True if the run's claim is staged and not stored yet."""
         self._staged: list[Event] = []

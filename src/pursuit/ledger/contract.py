@@ -221,7 +221,7 @@ class Claim(Protocol):
 
 
 class QueuedJob(NamedTuple):
-    """What the job of a stream says: which worker can do it, and whose turn it takes."""
+    """The job of a stream: the requirements for its worker, and the caller whose turn it uses."""
 
     needs: str
     caller: str

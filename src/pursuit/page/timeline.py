@@ -41,7 +41,7 @@ def _numbers(view: PageView, *names: str) -> list[int | None]:
     for name in names:
         given = view.query.get(name, "")
         if given and not (given.isascii() and given.isdecimal() and 0 < len(given) < MAX_DIGITS and int(given)):
-            faults.append(Fault(field=name, reason=f"{given[:40]!r} is not a number from 1 up"))
+            faults.append(Fault(field=name, reason=f"{given[:40]!r} is not a whole number above 0"))
         else:
             values.append(int(given) if given else None)
     if faults:

@@ -200,7 +200,7 @@ class Service(Queries):
         return True
 
     def job_of(self, state: MissionState) -> QueuedJob | None:
-        """The job that a commit brings that makes the mission due; None if its placement cannot take part in it."""
+        """The job to store in the commit that makes the mission due; None if its placement cannot store jobs there."""
         if self.placement is None or not self.jobs_in_commit or not is_placeable(state):
             return None
         return QueuedJob(str(requirements_of(state)), state.owner or "")

@@ -397,5 +397,5 @@ async def create_task(
     ttl: float | None = None,
     total: float | None = None,
 ) -> TaskState:
-    """Creates a durable task for own work; see `TaskRecords.create`, and `task_execution` for its work."""
+    """Creates a durable task for work of the program; see `TaskRecords.create`, and `task_execution` for the work."""
     return await store.create(kind="work", title=title, requestor=requestor, task_id=task_id, ttl=ttl, total=total)

@@ -1,4 +1,4 @@
-"""Keeps the secrets of a server's configuration out of what the server says.
+"""Removes the secrets of a server's configuration from the server's output.
 
 Names of tools, addresses, schemas and the result of a successful request are data and pass unchanged: redacting them
 would change what can be called or what a caller gets. Everything a person reads is redacted: what the server says about

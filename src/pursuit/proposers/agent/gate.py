@@ -1,6 +1,6 @@
 """The kind `gate`: an agent that Pursuit did not start works in place, and each of its attempts to stop is a turn.
 
-`pursuit gate` drives it from the agent's hooks. A turn is the snapshot of the tree as the agent left it.
+`pursuit gate` drives it from the agent's hooks. A turn is a snapshot of the tree that the agent leaves.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pursuit.proposers.contract import (
 )
 
 _NOT_STARTED = AgentProposer(command=["-"])
-"""The agent runs already: its hooks start Pursuit."""
+"""The agent is already running: its hooks start Pursuit."""
 
 
 class GateProposer(ProposerSettings):
@@ -49,7 +49,7 @@ class GateProposer(ProposerSettings):
 
 
 class GateWork(AgentWork):
-    """Takes a snapshot of what the agent left."""
+    """Takes a snapshot of the agent's tree."""
 
     keeps_result = False
 
@@ -83,7 +83,7 @@ class GateKind(ProposerKind[GateProposer]):
     async def ready(
         self, settings: GateProposer, mission_id: str, mission: Mission, place: DrivingPlace
     ) -> Mapping[str, str]:
-        """Takes the baseline, once."""
+        """Takes the snapshot of the start, once."""
         work = GateWork(_NOT_STARTED, mission_id, mission, place)
         try:
             await work.prepare()

@@ -1,6 +1,6 @@
-"""Usage limits of coding agents: how an agent says that its provider refuses work, and when it may be asked again.
+"""Usage limits of coding agents: how an agent reports that its provider refuses work, and when to ask it again.
 
-`limits.toml` lists the signs of the known agents. Text is the last resort, and counts only where nothing was done.
+`limits.toml` lists the reports of the known agents. Text is used last, and only in a turn without a change.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ WORDS: Mapping[LimitKind, str] = {
     "silent": "silence",
 }
 MAX_FREE = 20
-"""Turns at a limit that cost no iteration, without progress in between."""
+"""Maximum consecutive turns at a limit that do not count as iterations, without progress in between."""
 FIRST_PAUSE, MAX_PAUSE = 300.0, 3_600.0
-"""Seconds until an agent whose limit has no known end is asked again; doubled each time."""
+"""Seconds until an agent with a limit of unknown end is asked again; doubled each time."""
 MAX_RESET = 8 * 86_400
-"""A reset that is further away is no reset."""
+"""A reset time further away than this is ignored."""
 MAX_JITTER = 60
 MAX_SAID = 500
-"""Characters of a message that ends a turn without a change; a longer one is work, not the text of an error."""
+"""Maximum characters of an error message that ends a turn without a change; a longer message counts as work."""
 _IN_MILLISECONDS = 1e11
 _EPOCH = re.compile(r"\|(\d{10})\b")
 _CLOCK = re.compile(r"\b(?:at|resets?)\s+(\d{1,2})(?::(\d{2}))?\s*([ap])\.?m\b", re.IGNORECASE)
@@ -46,11 +46,11 @@ class UsageLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     resets_at: float | None = None
 
     def pause(self, number: int) -> float:
-        """The pause after so many turns in a row at a limit without a known end."""
+        """The pause after this number of consecutive turns at a limit of unknown end."""
         return min(FIRST_PAUSE * 2 ** min(number - 1, 10), MAX_PAUSE)
 
     def until(self, number: int, seed: str) -> float:
-        """When the agent may be asked again. Agents that share an account do not all ask at the same second."""
+        """The time to ask the agent again. Agents that share an account get different seconds."""
         if self.resets_at is None:
             return self.at + self.pause(number)
         return self.resets_at + hashlib.sha256(seed.encode()).digest()[0] % (MAX_JITTER + 1)
@@ -80,7 +80,7 @@ def _signs() -> _Signs:
 
 
 def limit_in(signs: Iterable[tuple[Place, Mapping[str, Any]]], texts: Sequence[str], now: float) -> UsageLimit | None:
-    """The limit that the last of the signs names, else the texts; None if they name none."""
+    """The limit that the last sign names, or else the texts; None if they name none."""
     kind, reset = _kind_in(texts), None
     for place, said in signs:
         for sign in _signs().sign:

@@ -227,7 +227,7 @@ class AgentWorkspace:
         return TreeSnapshot(commit=commit, tree=tree)
 
     async def commit(self, name: str) -> TreeSnapshot:
-        """A commit of the user's repository. Raises `WorkspaceFailed` if it has none of this name."""
+        """A commit of the user's repository. Raises `WorkspaceFailed` if no commit has this name."""
         try:
             said = await self._git("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}", by="user")
         except WorkspaceFailed:

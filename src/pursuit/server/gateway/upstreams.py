@@ -75,7 +75,7 @@ class GatewayOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """The names of these servers' offers; a single server keeps its own names if the spelling permits.
+    """The names of the servers' tools, prompts and resources; a single server keeps its own if the spelling permits.
 
     The operator's commands do not count as another server. The spelling `escaped` is for clients whose model does not
     accept a dot in a name.

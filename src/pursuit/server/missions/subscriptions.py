@@ -155,7 +155,7 @@ class Subscriptions:
             except (InvalidArgument, SessionNotFound) as error:
                 faults.append(Fault(field=f"resourceSubscriptions[{place}]", reason=error.message))
         if faults:
-            raise ValidationFailed(faults, "not every resource can be listened to; nothing was subscribed")
+            raise ValidationFailed(faults, "some of these resources cannot be followed; nothing was subscribed")
         return found
 
     def _subscriber(self, ctx: Context) -> _Subscriber:

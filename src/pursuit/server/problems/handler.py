@@ -39,7 +39,7 @@ from pursuit.server.problems.listing import MISNAMED, OWN, ProblemOffer, Upstrea
 from pursuit.server.problems.submission import Submission, comes_back, refusal
 
 MAX_PENDING = 1_000
-"""The number of remembered calls that wait for answers; the next round trip of any other counts as another call."""
+"""Maximum remembered calls that wait for answers; a round trip of a forgotten call counts as a new call."""
 
 HELLO_SECONDS = 7.0
 LOOK_SECONDS = 1.5
