@@ -117,14 +117,8 @@ async def propose(run: Run) -> bool:
         if not isinstance(answer, Failed | Blocked) and (reasons := _refused(run, answer)):
             continue
         match answer:
-            case Waiting():
-                await _begin_wait(run, answer)
-                return False
-            case Blocked():
-                await _fail(run, answer)
-                return False
-            case Done():
-                await _end_as_done(run, answer)
+            case Waiting() | Blocked() | Done():
+                await _stop(run, answer)
                 return False
             case Failed():
                 reasons = [answer.reason]
@@ -136,9 +130,7 @@ async def propose(run: Run) -> bool:
             case Proposal():
                 run.journal.stage(_proposed(run, answer))
                 return True
-    kind = run.state.mission.proposer.kind
-    failed = IterationProposed(at=run.clock.now(), iteration=run.state.iteration_count, proposer=kind, failed=reasons)
-    run.journal.stage(failed)
+    run.journal.stage(_begun(run, Turn(failed=reasons)))
     return True
 
 
@@ -168,11 +160,6 @@ def _remember(run: Run) -> list[str]:
     return []
 
 
-async def _end_as_done(run: Run, answer: Done) -> None:
-    ended = ending(Decision("terminate", PROPOSER_DONE, answer.reason), now=run.clock.now(), elapsed=run.elapsed())
-    await run.journal.record(lambda state: () if state.stopped else [ended])
-
-
 async def propose_more(run: Run) -> bool:
     """Asks the model for its next calls in the same iteration; False if the mission waits for it.
 
@@ -180,41 +167,34 @@ async def propose_more(run: Run) -> bool:
     """
     if run.observer is not None:
         run.report_phase("propose")
-    index = run.state.current_index
     answer = await run.proposer.propose(run.state, ())
-    now = run.clock.now()
-    if isinstance(answer, Proposal):  # the rest of the turn
-        names = [(qualified(run.state, one.tool_name) or one.tool_name, one) for one in answer.tool_calls or ()]
-        failed = [] if answer.script is None else ["script: only the first answer of an iteration can be a script"]
-        wanted = [AnswerCall(tool=name, args=dict(one.args), wanted_id="") for name, one in names]
-        answer = Turn(calls=wanted, ends=True, failed=failed)
     match answer:
-        case Waiting(waiting_for="budget"):
-            run.journal.stage(TurnContinued(at=now, iteration=index, ends=True))
-        case Waiting():
-            await _begin_wait(run, answer)
-            return False
-        case Blocked():
-            await _fail(run, answer)
-            return False
+        case Proposal():  # the rest of the turn
+            names = [(qualified(run.state, one.tool_name) or one.tool_name, one) for one in answer.tool_calls or ()]
+            failed = [] if answer.script is None else ["script: only the first answer of an iteration can be a script"]
+            wanted = [AnswerCall(tool=name, args=dict(one.args), wanted_id="") for name, one in names]
+            answer = Turn(calls=wanted, ends=True, failed=failed)
         case Failed():
-            run.journal.stage(TurnContinued(at=now, iteration=index, failed=[answer.reason], ends=True))
-        case Done():
-            await _end_as_done(run, answer)
+            answer = Turn(failed=[answer.reason], ends=True)
+        case Waiting(waiting_for="budget"):
+            answer = Turn(ends=True)
+        case Waiting() | Blocked() | Done():
+            await _stop(run, answer)
             return False
         case Turn():
-            calls = _planned(run, answer)
-            failed = list(answer.failed) or _remember(run) or _all_faulty(run, calls)
-            run.journal.stage(
-                TurnContinued(
-                    at=now,
-                    iteration=index,
-                    calls=calls,
-                    rationale=answer.rationale,
-                    failed=failed,
-                    ends=answer.ends or bool(failed),
-                )
-            )
+            pass
+    calls = _planned(run, answer)
+    failed = list(answer.failed) or _remember(run) or _all_faulty(run, calls)
+    run.journal.stage(
+        TurnContinued(
+            at=run.clock.now(),
+            iteration=run.state.current_index,
+            calls=calls,
+            rationale=answer.rationale,
+            failed=failed,
+            ends=answer.ends or bool(failed),
+        )
+    )
     return True
 
 
@@ -446,7 +426,15 @@ async def _begin_wait(run: Run, wait: Waiting) -> None:
     await run.journal.record(build)
 
 
-async def _fail(run: Run, why: Blocked) -> None:
-    """Stops the mission until the operator has fixed the problem and resumes it."""
-    failed = MissionFailed(at=run.clock.now(), error=why.reason, trace="", elapsed=run.elapsed(), lost=why.lost)
-    await run.journal.record(lambda state: () if state.stopped else [failed])
+async def _stop(run: Run, answer: Waiting | Blocked | Done) -> None:
+    """Makes the mission wait, stops it until the operator has fixed a problem, or ends it."""
+    now, elapsed = run.clock.now(), run.elapsed()
+    match answer:
+        case Waiting():
+            await _begin_wait(run, answer)
+            return
+        case Blocked():
+            event = MissionFailed(at=now, error=answer.reason, trace="", elapsed=elapsed, lost=answer.lost)
+        case Done():
+            event = ending(Decision("terminate", PROPOSER_DONE, answer.reason), now=now, elapsed=elapsed)
+    await run.journal.record(lambda state: () if state.stopped else [event])
