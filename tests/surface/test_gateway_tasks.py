@@ -14,7 +14,6 @@ from gateway_stage import ERAS, LEGACY, MODERN, Client, hostile, house, told, wo
 from pursuit.core.tasks import TaskKind
 from pursuit.core.tools import ToolOverride
 from pursuit.policy.rules import OperatorPolicy, Rule
-from pursuit.server.gateway.pending_input import Progress
 from pursuit.service.approvals import Approvals
 from pursuit.service.gateway_journal import gateway_lines
 
@@ -209,13 +208,3 @@ async def test_words_and_numbers_that_are_none_harm_no_other_task(era: str, behi
         assert (row["units_done"], row["units_total"]) in ((2, 3), (1, 3), (0, 3))
         assert (await client.result("tasks/get", {"taskId": steady}))["status"] == "working"
         await client.result("tasks/cancel", {"taskId": steady})
-
-
-@pytest.mark.parametrize("odd", [float("nan"), float("inf"), 10**400], ids=["nan", "infinite", "huge"])
-def test_progress_that_is_no_number_is_not_told(odd: float) -> None:
-    progress = Progress("t")
-    assert progress.params({"progress": odd, "total": 3}) is None
-    assert progress.params({"progress": 1, "total": odd}) == {"progress": 1, "progressToken": "t"}
-    progress.restart()
-    assert progress.params({"progress": odd}) is None
-    assert progress.params({"progress": 1, "total": 2}) == {"progress": 2, "total": 3, "progressToken": "t"}

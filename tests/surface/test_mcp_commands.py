@@ -19,9 +19,7 @@ from tasks_stage import GENERATIONS, SECOND, Stage, World
 
 from pursuit import Budget, Runtime, ValidationFailed, succeeded
 from pursuit.server.missions.server import mission_server
-from pursuit.server.missions.task_tools import Rising
 from pursuit.service.audit import Caller
-from pursuit.service.tasks import requestor_of
 
 ERAS = ["legacy", "2026-07-28"]
 CONFIG = """
@@ -156,12 +154,6 @@ class _Shown:
         auth_context_var.reset(self._before)
 
 
-def test_who_belongs_to_whom() -> None:
-    assert requestor_of(_client("anna")) == "token:anna"
-    assert requestor_of(Caller(who="anyone on this machine", transport="http")) == "local"
-    assert requestor_of(Caller(who="anna", transport="stdio")) == requestor_of(Caller()) == "local"
-
-
 async def test_a_mission_calls_a_command_under_policy(tmp_path: Path) -> None:
     async with served(tmp_path, "legacy", mode="auto") as (runtime, _):
         wanted = mission(
@@ -211,13 +203,6 @@ async def test_as_a_task_a_command_goes_on_without_its_client(era: str, tmp_path
         verbs = [line["verb"] for line in await runtime.runner.audited()]
         assert verbs.count("task run") == 2
         tasks.cancel_scope.cancel()
-
-
-def test_progress_only_rises() -> None:
-    rising = Rising()
-    told = [rising.next(done) for done in (0, 0, 0, 1, 1, 3, 2, 3, 3)]
-    assert told == sorted(set(told))
-    assert told[0] == 0 and told[3] == 1 and told[5] == 3 and told[-1] < 4
 
 
 async def test_progress_never_exceeds_its_total(tmp_path: Path) -> None:

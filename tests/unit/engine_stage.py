@@ -14,7 +14,7 @@ from pursuit import Budget, Mission, Proposal, Runtime, event
 from pursuit.config.configuration import Configuration
 from pursuit.core.events import CallIntended, CallRefused, CallSettled, Event, decode
 from pursuit.core.state import MissionState
-from pursuit.proposers.contract import Failed, Proposer, SimpleKind, Waiting
+from pursuit.proposers.contract import Failed, Proposer, Waiting
 from pursuit.proposers.repeat import RepeatKind
 
 T = TypeVar("T")
@@ -157,6 +157,6 @@ class Stubborn(Proposer):
         return answer
 
 
-def proposing(monkeypatch: pytest.MonkeyPatch, proposer: Proposer, kind: type[SimpleKind[Any]] = RepeatKind) -> None:
-    """Lets another proposer propose for missions of a kind."""
-    monkeypatch.setattr(kind, "make", lambda _kind, _settings, _context: proposer)
+def proposing(monkeypatch: pytest.MonkeyPatch, proposer: Proposer) -> None:
+    """Lets another proposer propose for missions that repeat."""
+    monkeypatch.setattr(RepeatKind, "make", lambda _kind, _settings, _context: proposer)

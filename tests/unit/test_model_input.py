@@ -7,18 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from engine_stage import Stubborn, mission, proposing, stage
+from engine_stage import mission
 
-from pursuit import Proposal, ValidationFailed
+from pursuit import ValidationFailed
 from pursuit.config.configuration import load_configuration
-from pursuit.proposers.client import ClientKind
 from pursuit.proposers.language import Price, price_of
 from pursuit.proposers.model.settings import ModelProposer, SamplingProposer
-
-
-def step(amount: int = 1) -> dict[str, Any]:
-    """Makes a step."""
-    return {"metrics": {"steps": amount}}
 
 
 def test_a_model_is_named_by_a_text_with_a_colon() -> None:
@@ -89,14 +83,3 @@ def test_a_price_that_nobody_knows_is_not_nothing() -> None:
     for name in ("openai:gpt-4o-mini", "openai-chat:gpt-4o-mini", "anthropic:claude-haiku-4-5"):
         known = price_of(name)
         assert known(used) > 0
-
-
-async def test_scripts_of_others_are_refused_before_they_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever proposes: a script needs permission, unless it is the operator's own."""
-    async with stage(tmp_path, step) as runtime:
-        mission_id = (await runtime.runner.start(mission(proposer="client"))).session_id
-        stranger = Stubborn(Proposal(script="world.step()"))
-        proposing(monkeypatch, stranger, ClientKind)
-        state = await runtime.runner.run(mission_id)
-        assert (state.proposer_failures, state.tool_calls) == (1, 0)
-        assert stranger.reasons[1] == ["script: this mission has allow_scripted_strategies = false"]
