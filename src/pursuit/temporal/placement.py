@@ -38,8 +38,7 @@ from pursuit.temporal.workflow import (
 
 log = logging.getLogger(__name__)
 
-_COUNTED = 1_000
-"""Maximum open workflows that `health` reads one by one: Temporal's own count lags behind."""
+_COUNTED = 1_000  # the most open workflows that `health` counts
 _NOT_SERVED = 5.0
 _DECIDE_SECONDS = 3.0
 
@@ -146,14 +145,15 @@ class TemporalPlacement:
 
     async def health(self) -> Health:
         """See `Placement.health`."""
-        client, running, queued = await self._client(), 0, 0
+        client, workers = await self._client(), (await self._workers.health()).workers
         listed = client.list_workflows(f"WorkflowType='{WORKFLOW}' AND ExecutionStatus='Running'", limit=_COUNTED)
-        for name in {*self._begun, *[found.id async for found in listed]}:
-            now = await client.get_workflow_handle(name).describe()
-            if now.status is WorkflowExecutionStatus.RUNNING:
-                busy = bool(now.raw_description.pending_activities)
-                running, queued = running + busy, queued + (not busy)
-        return Health(workers=(await self._workers.health()).workers, queued=queued, running=running)
+        names = {found.id async for found in listed}
+        for name in self._begun:
+            with suppress(RPCError):  # its history may be gone
+                now = await client.get_workflow_handle(name).describe()
+                (names.add if now.status is WorkflowExecutionStatus.RUNNING else names.discard)(name)
+        running = min(len(names), sum(len(one.jobs) for one in workers if one.live))
+        return Health(workers=workers, queued=len(names) - running, running=running)
 
     async def close(self) -> None:
         await self._workers.close()
