@@ -54,6 +54,8 @@ decision = "ask"
 tool = "commands.asked"
 """
 
+SILENT = '[commands.silent]\nargv = ["sleep", "2.5"]\nheartbeat = 1\n'
+
 
 @asynccontextmanager
 async def served(folder: Path, era: str, **more: Any) -> AsyncIterator[tuple[Runtime, Client]]:
@@ -98,6 +100,39 @@ async def test_lines_of_stderr_are_log_messages_until_the_client_wants_less(tmp_
         await client.session.send_request(*_set_level("warning"))
         await client.call_tool("count", {"units": 1})
         assert len(heard) == 1
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("level", ["warning", "error", None])
+async def test_an_abort_and_a_heartbeat_warn_a_client_that_set_a_log_level(
+    tmp_path: Path, era: str, level: str | None
+) -> None:
+    heard: list[Any] = []
+
+    async def hear(params: Any) -> None:
+        heard.append((params.level, params.logger, params.data))
+
+    (tmp_path / "pursuit.toml").write_text(SILENT, encoding="utf-8")
+    here = Runtime(state=tmp_path / "ledger.db", config=tmp_path / "pursuit.toml")
+    async with (
+        here as runtime,
+        mission_server(runtime) as server,
+        Client(server, mode=era, logging_callback=hear) as client,
+    ):
+        meta: Any = {"io.modelcontextprotocol/logLevel": level} if level and era != "legacy" else None
+        if level and era == "legacy":
+            await client.session.send_request(*_set_level(level))
+        started = await runtime.runner.start(mission(proposer={"kind": "client"}, tool_allowlist=["commands.silent"]))
+        name = started.session_id
+        answer = await client.call_tool("mission_abort", {"session_id": name, "reason": "enough"}, meta=meta)
+        assert not answer.is_error
+        await client.call_tool("silent", {}, meta=meta)
+    if level != "warning":
+        assert heard == []
+        return
+    aborted, *beats = heard
+    assert aborted == ("warning", name, f"{name} was aborted: enough")
+    assert beats and all(row[0] == "warning" and row[2].startswith("still running") for row in beats)
 
 
 def _set_level(level: Any) -> Any:

@@ -70,10 +70,10 @@ async def open_handlers(
         stack.callback(subscriptions.close)
         commands = CommandTools(runtime, tasks)
         elicitation = Elicitation(approvals, seal, service.state, service.channels)
-        missions = MissionTools(runtime, runs, approvals, elicitation)
+        missions = MissionTools(runtime, runs, approvals, elicitation, commands.levels.warn)
         offered = [] if alone else commands.tools()
         dispatch = ToolDispatch(
-            [*missions.tools(), *TaskTools(runtime.tasks).tools(), *offered],
+            [*missions.tools(), *TaskTools(runtime.tasks, commands.levels).tools(), *offered],
             lambda ctx, mission_id: service.require_visible(caller_of(ctx), mission_id),
         )
         runtime.tasks.resume["mission"] = missions.resume_run

@@ -9,7 +9,7 @@ clients give their model only the text.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, cast
 
@@ -113,15 +113,15 @@ class StartArguments(Mission):
         for field in _OPERATORS_ONLY:
             definitions["Check"]["properties"].pop(field)
         definitions["Expectation"]["properties"].pop("file")
-        definitions.pop("Workspace")
         schema["properties"].pop("workspace")
         kinds = schema["properties"]["proposer"]
-        for name, reference in [*kinds["discriminator"]["mapping"].items()]:
-            kind = settings_type(name)
-            if kind is not None and kind.CLIENTS is not None:
-                del kinds["discriminator"]["mapping"][name]
-                definitions.pop(reference.rpartition("/")[2])
-                kinds["oneOf"] = [one for one in kinds["oneOf"] if one.get("$ref") != reference]
+        named = {name: settings_type(name) for name in kinds["discriminator"]["mapping"]}
+        refused = {
+            kinds["discriminator"]["mapping"][name]
+            for name, kind in named.items()
+            if kind is not None and kind.CLIENTS is not None
+        }
+        kinds["oneOf"] = [one for one in kinds["oneOf"] if one.get("$ref") not in refused]
         return schema
 
     def mission(self, model: str | None = None, *, sampling: bool = False) -> Mission:
@@ -256,15 +256,22 @@ STATE = record(
 )
 
 
+Warn = Callable[[Context, str, str], Awaitable[None]]
+"""Sends a warning from a named logger to a client that set a log level."""
+
+
 class MissionTools:
     """The handlers. If the runtime serves a single mission, no tool starts another."""
 
-    def __init__(self, runtime: Runtime, runs: RunLoop, approvals: Approvals, elicitation: Elicitation) -> None:
+    def __init__(
+        self, runtime: Runtime, runs: RunLoop, approvals: Approvals, elicitation: Elicitation, warn: Warn
+    ) -> None:
         self._runtime = runtime
         self._service = runtime.runner
         self._runs = runs
         self._approvals = approvals
         self._elicitation = elicitation
+        self._warn = warn
 
     def tools(self) -> list[ServerTool]:
         of, alone = ServerTool.of, self._runtime.only is not None
@@ -477,6 +484,9 @@ class MissionTools:
         """End a mission as terminated; with pause=true only pause it, so that mission_resume can continue it."""
         stop = self._service.pause if asked.pause else self._service.abort
         state = await stop(asked.session_id, reason=asked.reason, caller=caller_of(ctx))
+        if not asked.pause:
+            why = f": {asked.reason}" if asked.reason else ""
+            await self._warn(ctx, asked.session_id, f"{asked.session_id} was aborted{why}")
         return _standing(asked, state)
 
     async def mission_resume(self, ctx: Context, asked: SessionArguments) -> Result:

@@ -84,8 +84,9 @@ class WaitArguments(TaskArguments):
 
 
 class TaskTools:
-    def __init__(self, tasks: Tasks) -> None:
+    def __init__(self, tasks: Tasks, levels: LogLevels) -> None:
         self._tasks = tasks
+        self._levels = levels
 
     def tools(self) -> list[ServerTool]:
         return [
@@ -126,19 +127,22 @@ class TaskTools:
         """Wait until a task has ended and get its result; after timeout_seconds it is still `working`: call again."""
         requestor = requestor_of(caller_of(ctx))
         with anyio.move_on_after(asked.timeout_seconds):
-            await _report_until_ended(ctx, self._tasks, asked.task_id, requestor)
+            await _report_until_ended(ctx, self._tasks, self._levels, asked.task_id, requestor)
         shown = await self._tasks.show(asked.task_id, requestor=requestor)
         return result(shown, task_lines(shown))
 
 
-async def _report_until_ended(ctx: Context, tasks: Tasks, task_id: str, requestor: str) -> TaskState:
+async def _report_until_ended(ctx: Context, tasks: Tasks, levels: LogLevels, task_id: str, requestor: str) -> TaskState:
     """Reports progress and heartbeats to the client until the task has ended; returns the task's last state.
 
     A slow client gets only the latest progress.
     """
     state = await tasks.get(task_id, requestor=requestor)
-    rising = Rising()
+    rising, changed, said = Rising(), state.updated_at, state.message
     async for state in tasks.store.follow(task_id, requestor=requestor):
+        if state.message is not None and state.updated_at == changed and state.message != said:  # a heartbeat
+            await levels.warn(ctx, task_id, state.message)
+        changed, said = state.updated_at, state.message
         number = rising.next(state.done)
         if not state.terminal and state.message is not None:
             total = None if state.total is not None and number > state.total else state.total
@@ -218,7 +222,7 @@ class CommandTools:
             try:
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._log_errors, ctx, name, state.task_id)
-                    state = await _report_until_ended(ctx, tasks, state.task_id, requestor_of(caller))
+                    state = await _report_until_ended(ctx, tasks, self.levels, state.task_id, requestor_of(caller))
                     group.cancel_scope.deadline = anyio.current_time() + LAST_LINES_SECONDS
             except anyio.get_cancelled_exc_class():
                 await self._caller_gone(state.task_id, caller)
@@ -268,15 +272,10 @@ class CommandTools:
 
     async def _log_errors(self, ctx: Context, name: str, task_id: str) -> None:
         """Sends the command's standard error as log messages to a client that wants them."""
-        if not self.levels.wanted(ctx):
+        if not self.levels.wanted(ctx, LEVEL, default=LEVELS[0]):
             return
         async for text in self._runtime.tasks.follow(task_id, ALL_LINES, errors=True):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                # Deprecated in 2026-07-28, but current clients read log messages.
-                send = ctx.session.send_log_message  # pyright: ignore[reportDeprecated]
-                sending = send(LEVEL, sendable(text[:MAX_LOG]), name, ctx.request_id)
-            await sending
+            await _send_log(ctx, LEVEL, name, text)
 
 
 class LogLevels:
@@ -291,9 +290,23 @@ class LogLevels:
             self._least.popitem(last=False)
         return EmptyResult()
 
-    def wanted(self, ctx: Context) -> bool:
-        """True if the client gets the lines of standard error, as a 2025-era client does that set no level."""
+    def wanted(self, ctx: Context, level: str, default: str | None = None) -> bool:
+        """True if the client gets messages of this level; `default` applies to a 2025-era client that set no level."""
         if is_modern(ctx.protocol_version):
-            return is_wanted(log_level(ctx.params or {}), {"level": LEVEL})
-        least = self._least.get(id(ctx.session.client_params), LEVELS[0])
-        return LEVELS.index(least) <= LEVELS.index(LEVEL)
+            return is_wanted(log_level(ctx.params or {}), {"level": level})
+        least = self._least.get(id(ctx.session.client_params), default)
+        return least is not None and LEVELS.index(least) <= LEVELS.index(level)
+
+    async def warn(self, ctx: Context, logger: str, text: str) -> None:
+        """Sends a warning to a client that set a log level."""
+        if self.wanted(ctx, "warning"):
+            await _send_log(ctx, "warning", logger, text)
+
+
+async def _send_log(ctx: Context, level: LoggingLevel, logger: str, text: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # Deprecated in 2026-07-28, but current clients read log messages.
+        send = ctx.session.send_log_message  # pyright: ignore[reportDeprecated]
+        sending = send(level, sendable(text[:MAX_LOG]), logger, ctx.request_id)
+    await sending
