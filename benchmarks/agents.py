@@ -3,6 +3,8 @@
 Ours is the snapshot before the turn, the snapshot after it and the diff, with the commits and refs that keep them. The
 floor is `git add -A`, `git write-tree` and `git diff` on a copied index. A turn changes ten files. Rounds alternate.
 
+The isolation of an agent is what the start of `true` takes longer in it, with a network of its own, than without it.
+
 Run: python benchmarks/agents.py [--check | --smoke]
 """
 
@@ -10,6 +12,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
+import statistics
 import subprocess
 import tempfile
 import time
@@ -18,13 +22,18 @@ from pathlib import Path
 import anyio
 from figures import SMOKE, Figure, finish, ratio_of_rounds, sized
 
+from pursuit.config.configuration import AgentsTable
+from pursuit.config.process_environment import no_isolation
 from pursuit.core.mission import Workspace as Settings
+from pursuit.proposers.agent.isolation import AgentIsolation
 from pursuit.proposers.agent.workspace import AgentWorkspace
 
 SIZES = (50,) if SMOKE else (1_000, 50_000)
 ROUNDS = sized(7, 1)
 CHANGED = 10
 LIMIT = 1.5
+STARTS = sized(30, 2)
+MOST_MS = 30.0
 
 
 def git(folder: Path, *words: str, **environment: str) -> str:
@@ -93,7 +102,32 @@ async def measured(files: int) -> float:
         return ratio_of_rounds(ours[1:], floor[1:])
 
 
+async def start_ms() -> float:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        top = Path(name) / "repo"
+        top.mkdir()
+        repository(top, 10)
+        workspace = AgentWorkspace(Settings(path=str(top)), "bench", Path(name) / ".pursuit" / "workspaces" / "bench")
+        await workspace.prepare()
+        isolation = AgentIsolation(settings=AgentsTable(), places=workspace.places(), environment=os.environ)
+        plain: list[float] = []
+        isolated: list[float] = []
+        for _ in range(STARTS + 1):
+            began = time.perf_counter()
+            subprocess.run(["true"], check=True)
+            plain.append(time.perf_counter() - began)
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                began = time.perf_counter()
+                words = isolation.words(["true"], workspace.tree, joined=(theirs.fileno(), ""))
+                subprocess.run(words, pass_fds=[theirs.fileno()], check=True)
+                isolated.append(time.perf_counter() - began)
+        return 1_000 * (statistics.median(isolated[1:]) - statistics.median(plain[1:]))
+
+
 def main() -> None:
+    what = "the start of an agent in its isolation"
+    starts = [] if no_isolation() else [Figure(what=what, value=anyio.run(start_ms), unit="ms", limit=MOST_MS)]
     figures = [
         Figure(
             what=f"a turn in {files:,} files over add, write-tree and diff",
@@ -103,7 +137,7 @@ def main() -> None:
         )
         for files in SIZES
     ]
-    finish("agents: our own part of a turn", figures)
+    finish("agents: our own part of a turn", [*starts, *figures])
 
 
 if __name__ == "__main__":

@@ -199,6 +199,7 @@ GUARANTEES = {
     "isolation-is-never-dropped": "What asks for isolation is not started where isolation does not work.",
     "a-submission-cannot-forge-its-score": "Code that is handed in has the score of what it computes; without isolation the score says so.",
     "an-agent-is-isolated": "An agent reads and changes what its mission lists: no token, ledger, repository, socket or process of the operator.",
+    "checks-of-an-agent-are-isolated": "A check of an agent's files reaches no token, repository, socket, process or network of the operator.",
     "isolation-holds-for-root": "An isolated process has no right to mount, whoever the operator is: it neither makes the system writable nor uncovers what is hidden.",
     "checks-are-under-policy": "A check or a judge that policy denies does not run, and in mode never none runs without a rule that allows it.",
     "typed-arguments-have-one-reading": "A rule with under or host allows a path or an address only in the one form that has one meaning.",

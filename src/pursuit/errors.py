@@ -208,7 +208,7 @@ ADVICE = frozenset({
     '`mode = "ask"` in `[policy]`', '`{{ tool = "{}", decision = "allow" }}` in `rules` of `[policy]`',
     '`enabled = true` in `[servers."{}"]`', '`trust_annotations = true` in `[servers."{}"]`',
     '`parallel_safe = true` in `[servers."{}".tools."{}"]`', '`read_only = true` in `[servers."{}".tools."{}"]`',
-    "`isolation = false` in `[agents]`",
+    "`isolation = false` in `[agents]`", '`network = ["{}"]` in `[agents]`',
     "`tasks_at_once = {}` in `[settings]`", "`tasks_each = {}` in `[settings]`", 'client_models = ["{}"]',
     '`clients = ["{}"]` in `[proposers]`', '`callables = ["{}"]` in `[proposers]`',
     '`"{}" = {{ input = {}, output = {} }}` in `[prices]`', 'schedule."{}" = {{ cron = "{}", mission = "{}" }}',

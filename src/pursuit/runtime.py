@@ -18,6 +18,7 @@ from anyio.from_thread import start_blocking_portal
 
 from pursuit.config.commands import COMMANDS_SERVER
 from pursuit.config.configuration import (
+    AgentsTable,
     AuditConfig,
     Configuration,
     ScheduleTable,
@@ -387,6 +388,7 @@ class Runtime:
                     workspaces=workspaces_folder(self.state_path),
                     process_environment=configuration.process_environment,
                     agents=configuration.agents,
+                    agents_now=lambda: self._agents_now(configuration.agents),
                     callables=set(configuration.proposers.callables),
                     client_kinds=frozenset(configuration.proposers.clients),
                 ),
@@ -560,6 +562,12 @@ class Runtime:
         self._configured, self._from_files = configured, kept
         self.toolbox = replace(self.toolbox, host=ToolHost(self._pool, self._policy(configuration), self._later))
         return reloaded
+
+    def _agents_now(self, before: AgentsTable) -> AgentsTable:
+        """`[agents]` as the operator has changed it, once it is trusted."""
+        with suppress(PursuitError):
+            return before if self._path is None else _trusted_configuration(self._path).agents
+        return before
 
     async def _wake(self, task: TaskState) -> None:
         """Makes the mission that waits for a task, which has ended, a job again."""

@@ -46,7 +46,7 @@ PRIVATE = {
 @pytest.mark.guarantee("an-agent-is-believed-by-its-checks-alone")
 @pytest.mark.parametrize("trick", PRIVATE.values(), ids=PRIVATE)
 def test_nothing_in_the_missions_own_git_directory_swaps_a_protected_file(tmp_path: Path, trick: str) -> None:
-    place = AgentPlace(tmp_path, [[{"run": trick}, {"write": library(3)}]])
+    place = AgentPlace(tmp_path, [[{"run": trick}, {"write": library(3)}]], isolated=False)
     place.mission(budget="max_iterations = 1")
     evidence = place.json("run", "fix.toml", code=3)["criteria"][0]["evidence"]
     if "exit_code" in evidence:
@@ -65,7 +65,8 @@ git update-ref $start $({WHO} commit-tree $(git write-tree) -p $start^ -m x)
 
 
 def test_a_start_that_the_agent_has_moved_does_not_count_for_another_process(tmp_path: Path) -> None:
-    place = AgentPlace(tmp_path, [[{"run": MOVE_START}, {"write": library(3)}], [{"write": library(4)}]])
+    turns = [[{"run": MOVE_START}, {"write": library(3)}], [{"write": library(4)}]]
+    place = AgentPlace(tmp_path, turns, isolated=False)
     place.mission(budget="max_iterations = 1")
     mission = place.json("run", "fix.toml", code=3)["session_id"]
     place.ask("extend", mission, "--max-iterations", "2", code=None)
@@ -115,7 +116,8 @@ def test_no_process_of_the_agent_runs_while_the_checks_do(tmp_path: Path) -> Non
     mark = f"3600.{secrets.randbelow(10**9)}"
     # In a session of its own, without the environment of the agent, and no child of it any more.
     start = f"env -i setsid sh -c 'sleep {mark} &'"
-    place = AgentPlace(tmp_path, [[{"run": start}, {"write": library(3)}], [{"write": library(2)}]])
+    turns = [[{"run": start}, {"write": library(3)}], [{"write": library(2)}]]
+    place = AgentPlace(tmp_path, turns, isolated=False)  # an isolated check does not see it
     (place.repository / "tests" / "check.py").write_text(STATE.format(mark=mark), encoding="utf-8")
     place.mission()
     assert place.json("run", "fix.toml")["iteration_count"] == 2

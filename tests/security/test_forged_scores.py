@@ -7,11 +7,13 @@ import dataclasses
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import anyio
 import pytest
+from anyio.abc import SocketStream
 from workspace import Victim
 
 from pursuit.config.process_environment import Isolation, no_isolation
@@ -107,6 +109,34 @@ async def said_by_judge(said: object, isolation: Isolation | None = None) -> boo
 async def test_a_submission_that_forges_its_score_passes_nothing() -> None:
     isolated = not no_isolation()
     assert await scores(ATTACKS) == dict.fromkeys(ATTACKS, (0, isolated))
+
+
+ASKS = """
+import json, socket
+with socket.socket(socket.AF_UNIX) as one:
+    one.connect({path!r})
+    with one.makefile() as file:
+        values = json.load(file)
+merged = lambda intervals: values.get(f"merged({{intervals}})")
+covered = lambda intervals: values[f"covered({{intervals}})"]
+"""
+
+
+@pytest.mark.skipif(bool(no_isolation()), reason=no_isolation())
+async def test_an_isolated_submission_reaches_no_socket_of_the_host() -> None:
+    tests = json.loads((PROBLEM.folder / "hidden" / "tests.json").read_text(encoding="utf-8"))
+    values = {step["run"]: step["gives"] for test in tests for step in test["steps"] if "gives" in step}
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        path = f"{folder}/socket"
+
+        async def tell(stream: SocketStream) -> None:
+            async with stream:
+                await stream.send(json.dumps(values).encode())
+
+        async with anyio.create_task_group() as tasks, await anyio.create_unix_listener(path) as listener:
+            tasks.start_soon(listener.serve, tell)
+            assert await scores({"it asks a program": ASKS.format(path=path)}) == {"it asks a program": (0, True)}
+            tasks.cancel_scope.cancel()
 
 
 @pytest.mark.skipif(bool(no_isolation()), reason=no_isolation())

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -124,6 +127,65 @@ def test_an_isolated_server_works(operator: Victim) -> None:
     operator.write("pursuit.toml", server + ASK)
     code, said = operator.run("tools")
     assert (code, "beam.evaluate" in said) == (0, True), said
+
+
+@pytest.fixture
+def outside() -> Iterator[Path]:
+    """A folder that neither a private `/tmp` nor a private `/dev` covers."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        yield Path(name)
+
+
+NPX = """#!/bin/sh
+touch $HOME/.npm/cached && echo "wrote its cache" >&2
+touch $HOME/outside && echo "wrote outside" >&2
+shift 2
+exec "$@"
+"""
+
+
+@ISOLATED
+def test_init_asks_for_servers_of_npx_and_writes_their_isolation(
+    operator: Victim, monkeypatch: pytest.MonkeyPatch, outside: Path
+) -> None:
+    home = outside
+    (programs := home / "programs").mkdir()
+    (programs / "npx").write_text(NPX, encoding="utf-8")
+    (programs / "npx").chmod(0o755)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    beam = [sys.executable, "-m", "pursuit.demo.welded_beam", str(operator.folder)]
+    servers = {
+        "fetched": {"command": "npx", "args": ["-y", "beam", *beam]},
+        "own": {"command": sys.executable, "args": beam[1:]},
+        "kept": {"command": "uvx", "args": ["x"], "isolation": "bubblewrap", "enabled": False},
+        "free": {"command": "uvx", "args": ["x"], "enabled": False},
+    }
+    path = operator.write("mcp.json", json.dumps({"mcpServers": servers}))
+    code, said = operator.run("init", "--template", "client")  # without a terminal nothing is asked or changed
+    assert code == 0 and json.loads(path.read_text()) == {"mcpServers": servers}
+    code, said = operator.at_terminal("init", "--template", "client", "--force", typed="y\nn\n")
+    assert code == 0 and said.count("[Y/n]") == 2, said
+    isolation = {"write": ["~/.npm", str(operator.folder)], "network": True}
+    assert json.loads(path.read_text()) == {
+        "mcpServers": {**servers, "fetched": {**servers["fetched"], "isolation": isolation}}
+    }
+    said = operator.run("tools")[1]
+    assert "fetched.evaluate" in said, said
+    assert (home / ".npm" / "cached").exists() and not (home / "outside").exists()
+
+
+ESCAPES = ("unshare -Ur true", "unshare -U true")
+
+
+@ISOLATED
+@pytest.mark.skipif(not process_environment.offers("--disable-userns"), reason="needs bubblewrap 0.8")
+@pytest.mark.parametrize("script", ESCAPES)
+def test_an_isolated_command_makes_no_user_namespace(operator: Victim, script: str) -> None:
+    argv = json.dumps(["sh", "-c", f"{script} && OWNED"])
+    writes = f'isolation = {{ write = ["{operator.mark.parent}"] }}'
+    operator.write("pursuit.toml", f"[commands.show]\nargv = {argv}\n{writes}\n")
+    assert operator.run("task", "run", "show")[0] != 0 and not operator.owned
 
 
 def test_the_command_line_is_the_read_only_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

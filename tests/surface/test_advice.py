@@ -246,6 +246,12 @@ SETTINGS: list[tuple[str, tuple[object, ...], str, Callable[[Configuration], Any
         f"[servers.a]\n{SERVER}[servers.a.tools.b]\nparallel_safe = true\n",
         lambda it: it.servers["a"].tools["b"].read_only,
     ),
+    (
+        '`network = ["{}"]` in `[agents]`',
+        ("a:80",),
+        '[agents]\nread = ["a"]\n',
+        lambda it: it.agents.network == ("a:80",),
+    ),
     ("`isolation = false` in `[agents]`", (), '[agents]\nread = ["a"]\n', lambda it: not it.agents.isolation),
     (
         "`tasks_at_once = {}` in `[settings]`",

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from pursuit.cli.console import CommandAnswer, Fact, Hint, Note, Part, clean
 from pursuit.cli.context import Context, command
 from pursuit.cli.options import ForceOption, OutputOption, check_choice
-from pursuit.config.configuration import JSON_NAME, TOML_NAME, load_configuration
-from pursuit.config.files import SESSIONS_FILE, TOKENS_FILE
+from pursuit.config.configuration import JSON_NAME, TOML_NAME, McpFile, load_configuration
+from pursuit.config.files import SESSIONS_FILE, TOKENS_FILE, parse_json, read_text
 from pursuit.config.json_schemas import SCHEMAS, schema_text
 from pursuit.config.mission_file import load_mission_file
 from pursuit.config.trust import (
@@ -33,12 +37,13 @@ from pursuit.problems.catalogue import workspaces_of
 from pursuit.problems.manifest import MANIFEST
 from pursuit.problems.manifest_reading import read_manifest
 
+CACHES: Mapping[str, Sequence[str]] = {"npx": ("~/.npm",), "uvx": ("~/.cache/uv", "~/.local/share/uv")}
 app = typer.Typer()
 
 
 @command(app, reads=True)
 def init(
-    _context: Context,
+    context: Context,
     *,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to.")] = Path(),
     template: Annotated[
@@ -49,12 +54,35 @@ def init(
     ] = "beam",
     force: ForceOption = False,
 ) -> CommandAnswer:
+    isolated = [] if context.json else isolate_servers(directory / JSON_NAME)
     files = write_example(directory, force=force, template=template)
     steps = [] if directory.resolve() == Path.cwd() else [f"cd {clean(directory)}"]
     steps += next_steps(template_named(template))
     wrote = [Fact("wrote", path) for path in files]
     data = {"files": [clean(path) for path in files], "next": steps}
+    wrote += [Fact("isolated", f"{name} in {JSON_NAME}") for name in isolated]
     return CommandAnswer(data, *wrote, "next:", *(f"  {step}" for step in steps))
+
+
+def isolate_servers(path: Path) -> list[str]:
+    """Asks at a terminal about each server that npx or uvx downloads, and writes its isolation into the file."""
+    if not (path.is_file() and sys.stdin.isatty() and sys.stderr.isatty()):
+        return []
+    data: Any = parse_json(read_text(path), source=str(path))
+    done: list[str] = []
+    for name, table in McpFile.model_validate(data).mcp_servers.items():
+        caches = CACHES.get(Path(table.command or "").name)
+        words = clean(shlex.join([table.command or "", *table.args]))
+        question = f"Isolate the server {clean(name)}, which is downloaded at its start ({words})?"
+        if caches and table.isolation is None and typer.confirm(question, default=True, err=True):
+            for one in caches:
+                Path(one).expanduser().mkdir(parents=True, exist_ok=True)
+            folders = [one for one in table.args if Path(one).is_absolute() and Path(one).is_dir()]
+            data["mcpServers"][name]["isolation"] = {"write": [*caches, *folders], "network": True}
+            done.append(name)
+    if done:
+        path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return done
 
 
 @command(app, epilog="Example:  pursuit schema mission > mission.schema.json", reads=True)

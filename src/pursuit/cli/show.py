@@ -161,7 +161,8 @@ def _workspace_facts(context: Context, status: Status) -> Iterator[Fact]:
     if row is None:
         return
     yield Fact("workspace", row.path)
-    names = ("agent writes", "agent reads", "agent reaches") if len(row.isolation or ()) > 1 else ("isolation",)
+    names = ("agent writes", "agent reads", "agent reaches", "agent limits")
+    names = names if len(row.isolation or ()) > 1 else ("isolation",)
     yield from map(Fact, names, row.isolation or ())
     if row.turns:
         last = row.turns[-1]

@@ -496,8 +496,9 @@ class AgentsTable(TableModel):
     """Further files and folders that they can read."""
     write: tuple[FilePath, ...] = ()
     """Further folders that they can change."""
-    network: tuple[AgentHost, ...] | None = None
-    """The only hosts that they can reach; None is the network of this machine."""
+    network: bool | tuple[AgentHost, ...] = ()
+    """The hosts that they can reach, beside those of the providers of a known agent; or all hosts, or none."""
+    processes: PositiveWhole = 4_096
 
 
 class ConfigurationFile(_Servers):

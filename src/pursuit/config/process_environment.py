@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -41,13 +42,16 @@ USUAL = re.compile(
     r"|SSL_CERT_\w+|\w+_(PROXY|proxy)|XDG_\w+"
 )
 """The variables that every command gets."""
+SYSTEM = ("/usr", "/etc", "/opt", "/nix")
+LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 MAX_NAMES = 40
+REAL_PYTHON = os.path.realpath(sys.executable)  # what is isolated may not see our virtual environment
 
 Inherit = bool | tuple[str, ...]
 
 BUBBLEWRAP: Literal["bubblewrap"] = "bubblewrap"
 NOBODY = 65534  # the user inside if the operator is root
-_MEGABYTE = 1024 * 1024
+MEGABYTE = 1024 * 1024
 # Sets the limits, then executes the command. `RLIMIT_NPROC` counts the processes of the new user namespace.
 _LIMITS = (
     "import os, resource as r, sys; m, p = map(int, sys.argv[1:3]);"
@@ -65,11 +69,12 @@ class CannotIsolate(OSError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
-    """`isolation`: a read-only system, without network unless `network`; `write` lists writable folders."""
+    """`isolation`: a read-only system, with `read` only the listed part of it; `write` lists writable folders."""
 
     kind: IsolationKind = field(default=BUBBLEWRAP, repr=False)
     write: tuple[str, ...] = ()
     hide: tuple[str, ...] = ()
+    read: tuple[str, ...] | None = None
     network: Flag = False
     memory_mb: Positive | None = None
     processes: PositiveWhole | None = None
@@ -79,20 +84,21 @@ class Isolation:
         # `/tmp` is private; our Python and code, the command's folder and writable folders in it are mounted again.
         words = begun(namespaces())
         words += ["--share-net"] if self.network else []
-        words += [*_system(), "--tmpfs", "/tmp"]  # noqa: S108
-        for seen in (sys.prefix, str(Path(__file__).parents[2]), str(cwd)):
+        words += [*(_whole_system() if self.read is None else listed_system()), "--tmpfs", "/tmp"]  # noqa: S108
+        listed = (str(Path(__file__).parents[2]),) if self.read is None else (sys.base_prefix, *self.read)
+        for seen in (sys.prefix, *(str(folder_of(one, cwd)) for one in listed), str(cwd)):
             words += ["--ro-bind", seen, seen]
         for one in self.write:
-            place = _place(one, cwd)
+            place = folder_of(one, cwd)
             if not place.is_dir():
                 raise CannotIsolate(f"the writable folder {place} does not exist")
             words += ["--bind", str(place), str(place)]
         for one in self.hide:  # last, so that no other mount reveals it
-            if (place := _place(one, cwd)).exists():
+            if (place := folder_of(one, cwd)).exists():
                 words += ["--tmpfs", str(place)] if place.is_dir() else ["--ro-bind", "/dev/null", str(place)]
         words += ["--chdir", str(cwd), "--"]
         if self.memory_mb is not None or self.processes is not None:
-            most = (int((self.memory_mb or 0) * _MEGABYTE), self.processes or 0)
+            most = (int((self.memory_mb or 0) * MEGABYTE), self.processes or 0)
             words += [sys.executable, "-I", "-S", "-c", _LIMITS, *map(str, most)]
         return [*words, *argv]
 
@@ -111,7 +117,7 @@ IsolationKey = Annotated[
 """`isolation` in a file: "bubblewrap", or a table with its folders and limits."""
 
 
-def _place(text: str, cwd: Path) -> Path:
+def folder_of(text: str, cwd: Path) -> Path:
     return (cwd / Path(text).expanduser()).resolve()
 
 
@@ -121,15 +127,47 @@ def namespaces(instead_of_root: int = NOBODY) -> list[str]:
     return ["--unshare-all", "--unshare-user", "--uid", user, "--gid", group, "--cap-drop", "ALL"]
 
 
-def begun(namespaces: Sequence[str]) -> list[str]:
-    """The first words of a command line of bubblewrap. Raises `CannotIsolate`."""
+def begun(namespaces: Sequence[str], *, last: bool = True) -> list[str]:
+    """The first words of a command line of bubblewrap; no more namespaces after these `last` ones."""
     if why := no_isolation():
         raise CannotIsolate(why)
-    return [_bubblewrap() or "", "--die-with-parent", "--new-session", *namespaces]
+    words = [_bubblewrap() or "", "--die-with-parent", "--new-session", *namespaces]
+    return [*words, "--disable-userns"] if last and offers("--disable-userns") else words
 
 
-def _system() -> list[str]:
+def _whole_system() -> list[str]:
     return ["--ro-bind", "/", "/", *kernel_files()]
+
+
+def listed_system() -> list[str]:
+    """The system, read-only, without what its users may not read: an operator who is root may."""
+    words = kernel_files()
+    for name in SYSTEM:
+        words += ["--ro-bind-try", name, name]
+    for name in LINKS:
+        place = Path(name)
+        if place.is_symlink():
+            words += ["--symlink", str(place.readlink()), name]
+        elif place.is_dir():
+            words += ["--ro-bind", name, name]
+    for place, is_folder in _private_files() if os.getuid() == 0 else ():
+        words += ["--tmpfs", place] if is_folder else ["--ro-bind", "/dev/null", place]
+    return words
+
+
+@cache
+def _private_files() -> list[tuple[str, bool]]:
+    """The files and folders below `/etc` that only root and groups can read."""
+    found: list[tuple[str, bool]] = []
+    for place, folders, files in os.walk("/etc"):
+        for name in (*folders, *files):
+            mode = Path(place, name).lstat().st_mode
+            needed = 0o005 if stat.S_ISDIR(mode) else 0o004
+            if mode & needed != needed and not stat.S_ISLNK(mode):
+                found.append((str(Path(place, name)), stat.S_ISDIR(mode)))
+        hidden = {path for path, _ in found}
+        folders[:] = [name for name in folders if str(Path(place, name)) not in hidden]
+    return found
 
 
 def kernel_files() -> list[str]:
@@ -149,10 +187,10 @@ def _bubblewrap() -> str | None:
 
 
 @cache
-def limits_tmpfs() -> bool:
-    """True if this bubblewrap can limit the size of a tmpfs (0.7 and later)."""
+def offers(option: str) -> bool:
+    """True if this bubblewrap has an option: `--size` since 0.7, `--disable-userns` since 0.8."""
     told = subprocess.run([_bubblewrap() or "false", "--help"], capture_output=True, check=False, env={})  # noqa: S603
-    return b"--size" in told.stdout
+    return option.encode() in told.stdout
 
 
 def no_isolation() -> str:
@@ -164,7 +202,7 @@ def no_isolation() -> str:
 def _tried(program: str | None) -> str:
     if program is None:
         return "isolation needs bubblewrap (the program bwrap), which is not installed here"
-    words = [program, *namespaces(), *_system(), "true"]
+    words = [program, *namespaces(), *_whole_system(), "true"]
     try:
         tried = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False, env={})  # noqa: S603
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -30,6 +30,7 @@ from pursuit.config.mission_file import MissionFile, load_mission_file
 from pursuit.config.process_environment import USUAL_ENVIRONMENT, ProcessEnvironment
 from pursuit.config.servers import ServerConfig
 from pursuit.core.criteria import Check
+from pursuit.core.mission import Mission
 from pursuit.errors import Fault, NotTrusted, ValidationFailed, advice
 from pursuit.ledger.opening import is_address, without_password
 
@@ -39,7 +40,13 @@ MAX_LINE = 300
 CONTINUES = "continues the missions of this ledger, with the commands of their checks"
 ACCEPTS = "accepts the tokens and sign-ins in this file"
 
-_NOTES = {"unattended": "asks no permission", "in_place": "changes your own files"}
+NOT_ISOLATED = "is not isolated, which does not work here: nothing limits it"
+_NOTES = {
+    "network": "has a network",
+    "unattended": "asks no permission",
+    "in_place": "changes your own files",
+    "unisolated": NOT_ISOLATED,
+}
 
 Starts = Mapping[str, str]
 """What is started: digests with a line for people; settings map to themselves, as `key = value`."""
@@ -129,12 +136,16 @@ def of_mission(file: MissionFile) -> TrustedFolder:
     rows = [started_server(name, server) for name, server in file.servers.items() if server.enabled]
     for criterion in file.mission.criteria:
         if isinstance(criterion, Check) and criterion.command is not None:
-            rows.append(started("check", criterion.criterion_id, criterion.command, cwd=criterion.cwd))
-    workspace = file.mission.workspace
+            how = {"cwd": criterion.cwd, "network": criterion.network}
+            rows.append(started("check", criterion.criterion_id, criterion.command, **how))
+    return TrustedFolder(path=file.path, starts=dict([*rows, *started_by(file.mission)]))
+
+
+def started_by(mission: Mission) -> list[tuple[str, str]]:
+    """What the proposer of a mission starts."""
+    workspace = mission.workspace
     where = {} if workspace is None else workspace.model_dump(include={"path", "in_place"}, exclude_defaults=True)
-    for one in file.mission.proposer.starts():
-        rows.append(started("proposer", one.name, one.words, **one.details, **where))
-    return TrustedFolder(path=file.path, starts=dict(rows))
+    return [started("proposer", one.name, one.words, **one.details, **where) for one in mission.proposer.starts()]
 
 
 def of_schedules(configuration: Configuration) -> list[TrustedFolder]:

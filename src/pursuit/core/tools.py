@@ -13,7 +13,6 @@ from pursuit.core.base_model import Flag, Positive
 from pursuit.core.mission import NOTE, READ_RESULT, SPAWN
 from pursuit.core.pins import Changes
 
-Folder = Callable[[str], str]
 ProgressFn = Callable[[float, float | None, str | None], Awaitable[None]]
 # A notification of the server: its method and its raw parameters.
 NotifyFn = Callable[[str, Mapping[str, Any]], Awaitable[None]]
@@ -161,13 +160,21 @@ class InitializeResult:
     instructions: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CheckPlace:
+    """The folder and the isolation of a check's command, for the folder and the `ProcessEnvironment` that it names."""
+
+    folder: Callable[[str | None], str]
+    isolation: Callable[[Any, bool], Any] = lambda given, _network: given.isolation
+
+
 class TaskCalls(Protocol):
     """Calls whose results come later: each is a task that continues without a caller."""
 
     async def begin(
-        self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str, folder: Folder | None = None
+        self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str, place: CheckPlace | None = None
     ) -> None:
-        """Starts the task with that id unless it has started; `folder` is its command's folder. Raises `CallFailed`."""
+        """Starts the task with that id unless it has started; `place` is that of checks. Raises `CallFailed`."""
         ...
 
     async def outcome(self, task_id: str, *, within: float = 0.0) -> ToolResult | None:

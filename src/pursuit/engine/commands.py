@@ -7,7 +7,6 @@ the group are not awaited.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,7 +15,7 @@ from typing import Any
 
 import anyio.to_thread
 
-from pursuit.config.process_environment import MAX_NAMES, USUAL_ENVIRONMENT, ProcessEnvironment
+from pursuit.config.process_environment import MAX_NAMES, REAL_PYTHON, USUAL_ENVIRONMENT, ProcessEnvironment
 from pursuit.core.log_metrics import LogMetrics, MetricRule
 from pursuit.core.patterns import Unfinished
 from pursuit.core.tools import CallFailed
@@ -25,6 +24,7 @@ from pursuit.tasks.command import read_files, stamps_of
 
 KEPT = 64 * 1024
 """The number of bytes kept of each stream, from its end."""
+PYTEST_CHECK = Path(__file__).parents[1] / "proposers" / "agent" / "pytest_check.py"
 
 
 async def run_command(
@@ -46,7 +46,7 @@ async def run_command(
     """
     words = list(argv)
     if words[0] == "pursuit-pytest":  # our own program, even if it is not on PATH
-        words[0] = str(Path(sys.executable).with_name(words[0]))
+        words[:1] = [REAL_PYTHON, "-I", "-S", str(PYTEST_CHECK)]
     metrics = [rule if rule.file is None else replace(rule, file=str(Path(cwd or ".", rule.file))) for rule in metrics]
     before = stamps_of(metrics) if metrics else {}
     try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
 
@@ -18,9 +18,10 @@ from pursuit.core.criteria import Check
 from pursuit.core.events import AbortOrdered, BudgetExtended, CompletionOrdered, MissionPaused, OperatorEvent
 from pursuit.core.mission import Proposal
 from pursuit.core.state import TIMED, MissionState
+from pursuit.core.tools import CheckPlace
 from pursuit.engine.journal import Journal
 from pursuit.ledger.contract import Ledger
-from pursuit.proposers.contract import Moved, Proposed, Proposer, Services, Waiting
+from pursuit.proposers.contract import Proposed, Proposer, Services, Waiting
 from pursuit.sandbox.sandbox import Sandbox
 from pursuit.upstream.host import UpstreamTools
 
@@ -173,8 +174,8 @@ class Run:
     """The client's proposal, checked before the run began."""
     services: Services = field(init=False)
     """The services for the proposer."""
-    moved: Moved | None = None
-    """The folder in which the commands of checks run now, if it is not the one that they name."""
+    checking: CheckPlace | None = None
+    """Where the commands of checks run now, if not where they name."""
     notes: Mapping[str, str] = field(default_factory=dict[str, str])
     """The warnings of the proposer's preparation, with their codes."""
     used_approvals: set[str] = field(default_factory=set[str])
@@ -222,21 +223,28 @@ class Run:
         """The journal's ledger."""
         return self.journal.ledger
 
+    def check_of(self, criterion_id: str | None) -> Check | None:
+        """The check of a criterion, if it is one."""
+        criteria = self.state.mission.criteria
+        return next((one for one in criteria if one.criterion_id == criterion_id and isinstance(one, Check)), None)
+
     def named_check(self, criterion_id: str | None) -> str | None:
         """The name of the `[checks.NAME]` that a criterion uses, if it does."""
-        criteria = self.state.mission.criteria
-        return next(
-            (one.check for one in criteria if one.criterion_id == criterion_id and isinstance(one, Check)), None
-        )
+        return None if (check := self.check_of(criterion_id)) is None else check.check
 
     def environment_of(self, criterion_id: str | None) -> ProcessEnvironment:
         """The environment for the command of a check: that of `[checks.NAME]` if the check is named."""
         named = self.checks.get(self.named_check(criterion_id) or "", {})
-        return named.get("process_environment", self.process_environment)
+        around: ProcessEnvironment = named.get("process_environment", self.process_environment)
+        if self.checking is None:
+            return around
+        check = self.check_of(criterion_id)
+        network = check is not None and check.network
+        return replace(around, isolation=self.checking.isolation(around, network))
 
     def checked_folder(self, cwd: str | None) -> str:
         """The working folder of a check's command: with a workspace, a temporary worktree of the files that count."""
-        return cwd or "." if self.moved is None else self.moved(cwd)
+        return cwd or "." if self.checking is None else self.checking.folder(cwd)
 
     def elapsed(self) -> float:
         """Seconds that this run has held the mission, rounded to microseconds."""

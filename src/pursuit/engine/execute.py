@@ -424,8 +424,8 @@ def settle(
 async def _perform_task(run: Run, call: CallRecord, task_id: str, tool: Tool) -> Settlement | None:
     """Begins the call's task if it has not begun, and settles the call if the task has ended; None while it runs."""
     try:
-        folder = run.checked_folder if call.purpose == "check" else None
-        await run.tools.later.begin(tool, call.args, task_id=task_id, call_id=call.call_id, folder=folder)
+        place = run.checking if call.purpose == "check" else None
+        await run.tools.later.begin(tool, call.args, task_id=task_id, call_id=call.call_id, place=place)
         patience, left = run.settings.task_patience, run.wall_clock_left()
         if run.task_ended(task_id) is not None:
             patience = math.inf  # only its output is unread

@@ -64,12 +64,12 @@ async def answers_for(run: Run) -> dict[str, Answer]:
     if not any(isinstance(one, Check) for one in mission.criteria):
         return await _answers(run)
     try:
-        async with run.proposer.before_checks(running=lambda: bool(running_tasks(run.state))) as run.moved:
+        async with run.proposer.before_checks(running=lambda: bool(running_tasks(run.state))) as run.checking:
             return await _answers(run)
     except ChecksImpossible as error:
         return {one.criterion_id: Answer(error=str(error)) for one in mission.criteria}
     finally:
-        run.moved = None
+        run.checking = None
 
 
 async def _answers(run: Run) -> dict[str, Answer]:

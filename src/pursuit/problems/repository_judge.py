@@ -98,7 +98,7 @@ def main(repository: str, hidden: str) -> None:
         shutil.copytree(repository, tree, ignore=shutil.ignore_patterns("__pycache__"))
         _apply(files, tree)
         unseen = (str(Path.cwd()), str(Path(hidden).resolve()))
-        around = ProcessEnvironment(isolation=Isolation(write=(str(tree),), hide=unseen) if isolated else None)
+        around = ProcessEnvironment(isolation=Isolation(write=(str(tree),), hide=unseen, read=()) if isolated else None)
         said = anyio.run(_said, tree, [[step.run for step in test.steps] for test in tests], around)
     json.dump({"passed": _passed(tests, said), "isolated": isolated}, sys.stdout)
 

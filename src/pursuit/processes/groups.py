@@ -162,11 +162,11 @@ class SubreapedProcess:
         self._control = control
 
     @classmethod
-    async def start(cls, words: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> Self:
+    async def start(cls, words: Sequence[str], *, cwd: Path, env: Mapping[str, str], fds: Sequence[int] = ()) -> Self:
         reading, writing = os.pipe()
         try:
             above = [*script("pursuit.processes.subreaper"), str(reading)]
-            return cls(await start([*above, *words], cwd=cwd, env=env, pass_fds=[reading]), writing)
+            return cls(await start([*above, *words], cwd=cwd, env=env, pass_fds=[reading, *fds]), writing)
         except BaseException:
             os.close(writing)
             raise

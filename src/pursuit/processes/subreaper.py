@@ -116,6 +116,7 @@ def start_below(become_subreaper: Callable[[], None]) -> dict[str, Any]:
 def main() -> None:
     """The script: runs a command until it or Pursuit ends, and exits with the command's code."""
     control, words = int(sys.argv[1]), sys.argv[2:]
+    os.set_inheritable(control, False)
     if (become_subreaper := subreaping()) is not None:
         with contextlib.suppress(OSError):  # then the group is ended
             become_subreaper()
@@ -126,7 +127,8 @@ def main() -> None:
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: None)
     try:
-        command = subprocess.Popen(words, start_new_session=True)  # noqa: S603 - its job is to run the operator's command
+        # What else this process was given is for the command.
+        command = subprocess.Popen(words, start_new_session=True, close_fds=False)  # noqa: S603 - its job is to run the operator's command
     except OSError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(NOT_STARTED)

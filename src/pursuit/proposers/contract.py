@@ -25,7 +25,7 @@ from pursuit.core.events import AnyEvent, ConversationCompacted, Outcome, Waitin
 from pursuit.core.mission import Mission, Proposal
 from pursuit.core.proposing import ProposerSettings, find_kind
 from pursuit.core.state import CallRecord, MissionState
-from pursuit.core.tools import Tool
+from pursuit.core.tools import CheckPlace, Tool
 from pursuit.errors import Fault, InvalidArgument, ModelUnavailable
 from pursuit.proposers.language import LanguageModel, ModelAccess, ModelRequest, Models, OfferedTool
 from pursuit.reports.report import Report
@@ -119,10 +119,6 @@ class ChecksImpossible(Exception):
     """The checks of this iteration cannot run; the text says why."""
 
 
-Moved = Callable[[str | None], str]
-"""Maps the folder that a criterion names to the folder where its check runs."""
-
-
 class Proposer(ABC):
     """Suggests the calls of the next iteration; opened for one run of a mission."""
 
@@ -156,7 +152,7 @@ class Proposer(ABC):
         return None
 
     @asynccontextmanager
-    async def before_checks(self, *, running: Callable[[], bool]) -> AsyncGenerator[Moved | None]:
+    async def before_checks(self, *, running: Callable[[], bool]) -> AsyncGenerator[CheckPlace | None]:
         """Surrounds the checks of an iteration; yields where their commands run. Raises `ChecksImpossible`.
 
         `running` tells if a check still runs as a task.
@@ -234,6 +230,7 @@ class DrivingPlace:
     workspaces: Path = Path("workspaces")
     process_environment: ProcessEnvironment = USUAL_ENVIRONMENT
     agents: AgentsTable = field(default_factory=AgentsTable)
+    agents_now: Callable[[], AgentsTable] | None = None
     handed: dict[str, Any] = field(default_factory=dict[str, Any])
     """The objects that the program passed as proposers, by mission."""
     callables: set[str] = field(default_factory=set[str])

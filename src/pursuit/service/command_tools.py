@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 
 from pursuit.config.commands import COMMANDS_SERVER, CommandConfig
-from pursuit.core.tools import CallFailed, Folder, ProgressFn, Tool, ToolResult
+from pursuit.core.tools import CallFailed, CheckPlace, ProgressFn, Tool, ToolResult
 from pursuit.errors import ApprovalNeeded, PolicyDenied, PursuitError, advice
 from pursuit.policy.rules import decide_request
 from pursuit.policy.traits import traits
@@ -65,9 +65,9 @@ class CommandUpstream:
     async def tools(self) -> Sequence[Tool]:
         return self._tools
 
-    def job(self, tool: str, arguments: Mapping[str, Any], *, call_id: str, folder: Folder | None = None) -> TaskJob:
+    def job(self, tool: str, arguments: Mapping[str, Any], *, call_id: str, place: CheckPlace | None = None) -> TaskJob:
         """The task for this call, not started yet."""
-        return self._open().job(tool, arguments, folder=folder)
+        return self._open().job(tool, arguments, place=place)
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None

@@ -20,7 +20,7 @@ from pursuit.core.events import MissionResumed
 from pursuit.core.mission import FIRST, FLEET, Fleet
 from pursuit.core.state import MissionState
 from pursuit.core.tasks import TaskState
-from pursuit.core.tools import SPAWN_TOOL, CallFailed, Folder, ProgressFn, Tool, ToolResult
+from pursuit.core.tools import SPAWN_TOOL, CallFailed, CheckPlace, ProgressFn, Tool, ToolResult
 from pursuit.engine.driver import RunOrder
 from pursuit.errors import (
     Conflict,
@@ -69,7 +69,7 @@ class Children:
     ) -> ToolResult:
         raise CallFailed("only a mission starts children", sent=False)
 
-    def job(self, tool: str, arguments: Mapping[str, Any], *, call_id: str, folder: Folder | None = None) -> TaskJob:
+    def job(self, tool: str, arguments: Mapping[str, Any], *, call_id: str, place: CheckPlace | None = None) -> TaskJob:
         """The task that starts a child and drives it to its end; the parent defines the child."""
         return TaskJob(work=self._work(call_id), kind="child")
 

@@ -24,7 +24,7 @@ from pursuit.config.variables import as_secrets, expand_variables, inherited_sec
 from pursuit.core.base_model import nearest
 from pursuit.core.state import TERMINAL
 from pursuit.core.tasks import TaskKind, TaskState, TaskStatus
-from pursuit.core.tools import Folder
+from pursuit.core.tools import CheckPlace
 from pursuit.errors import Fault, InvalidArgument, ValidationFailed
 from pursuit.ledger.contract import FORGOTTEN, Ledger
 from pursuit.service.audit import OPERATOR, Audit, Caller
@@ -328,14 +328,14 @@ class Tasks:
             )
 
     def job(
-        self, name: str, arguments: Mapping[str, Any], *, caller: Caller | None = None, folder: Folder | None = None
+        self, name: str, arguments: Mapping[str, Any], *, caller: Caller | None = None, place: CheckPlace | None = None
     ) -> TaskJob:
         """A call of a configured command as a task, not started yet.
 
         The host must be open. A caller's own call is recorded in the audit; a mission's call is in the mission.
         """
         origin = {"command": name}
-        job = self._job(self._configured(name, arguments, folder), origin)
+        job = self._job(self._configured(name, arguments, place), origin)
 
         async def audited(ctx: TaskContext) -> Ending:
             if caller is not None:
@@ -357,11 +357,14 @@ class Tasks:
             work=within(self._processes.work(command), limit), kind="process", total=command.total, origin=kept
         )
 
-    def _configured(self, name: str, arguments: Mapping[str, Any], folder: Folder | None = None) -> Command:
+    def _configured(self, name: str, arguments: Mapping[str, Any], place: CheckPlace | None = None) -> Command:
         config = self.config(name)
-        if folder is not None:
-            config = config.model_copy(update={"cwd": folder(_environment_of(config, os.environ)[0])})
-        return configured_command(config, arguments, os.environ, known=self._known_secrets())
+        if place is not None:
+            config = config.model_copy(update={"cwd": place.folder(_environment_of(config, os.environ)[0])})
+        command = configured_command(config, arguments, os.environ, known=self._known_secrets())
+        return (
+            command if place is None else replace(command, isolation=place.isolation(config.process_environment, False))
+        )
 
     def _known_secrets(self) -> list[str]:
         return known_secrets(self._servers(), self.commands.values(), os.environ)

@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 import anyio
 
 from pursuit.core.tasks import UNKNOWN, TaskKind, TaskState
-from pursuit.core.tools import NOT_KNOWN, CallFailed, Folder, Resumable, Tool, ToolResult, Upstream
+from pursuit.core.tools import NOT_KNOWN, CallFailed, CheckPlace, Resumable, Tool, ToolResult, Upstream
 from pursuit.errors import Conflict, PursuitError, TaskNotFound, UpstreamUnavailable
 from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.host import TaskHost, Work
@@ -35,7 +35,7 @@ class TaskJob:
 class Jobs(Protocol):
     """An upstream that makes the task of a call itself."""
 
-    def job(self, tool: str, arguments: Mapping[str, Any], *, call_id: str, folder: Folder | None = None) -> TaskJob:
+    def job(self, tool: str, arguments: Mapping[str, Any], *, call_id: str, place: CheckPlace | None = None) -> TaskJob:
         """The task for this call, not started yet. Raises a `PursuitError` if the call is not possible."""
         ...
 
@@ -52,7 +52,7 @@ class HostedCalls:
     tail: Callable[[str, int], Awaitable[Sequence[str]]]
 
     async def begin(
-        self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str, folder: Folder | None = None
+        self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str, place: CheckPlace | None = None
     ) -> None:
         """Begins the task with that id, unless it has begun. Raises `CallFailed` if it cannot begin."""
         host = await self.host()
@@ -62,7 +62,7 @@ class HostedCalls:
         try:
             upstream = self.upstream(tool.server)
             if isinstance(upstream, Jobs):
-                job = upstream.job(tool.name, arguments, call_id=call_id, folder=folder)
+                job = upstream.job(tool.name, arguments, call_id=call_id, place=place)
             else:
                 job = TaskJob(work=_call_work(upstream, tool.name, arguments, call_id))
             await host.begin(

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, cast
 
 import anyio
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from pursuit.core.tools import CallFailed, as_object
+from pursuit.core.tools import as_object
 from pursuit.processes.groups import STOP_SECONDS, OutputTail, SubreapedProcess
-from pursuit.processes.subreaper import TAG
 
 VERSION = 1
 METHOD_NOT_FOUND = -32601
@@ -169,16 +167,6 @@ class Agent(SubreapedProcess):
         self._stray = 0
         self._question: Table | None = None
         """The question that the agent's turn waits for."""
-
-    @classmethod
-    async def begin(
-        cls, argv: Sequence[str], cwd: Path, environment: Mapping[str, str], *, tag: str, program: str | None = None
-    ) -> Self:
-        """Starts an agent in a folder; `program` is its name if another program starts it. Raises `CallFailed`."""
-        try:
-            return await cls.start(list(argv), cwd=cwd, env={**environment, TAG: tag})
-        except (OSError, ValueError) as error:
-            raise CallFailed(f"the agent {program or argv[0]!r} cannot be started: {error}", sent=False) from None
 
     async def send(self, line: bytes) -> None:
         try:

@@ -14,22 +14,23 @@ import shutil
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Literal, cast
 
 import anyio
 import msgspec
 
-from pursuit.config.process_environment import CannotIsolate
+from pursuit.config.process_environment import CannotIsolate, Isolation, ProcessEnvironment
 from pursuit.core.events import ISOLATION, CallSettled, WorkspaceChange
 from pursuit.core.mission import Mission
 from pursuit.core.state import CallRecord, MissionState
-from pursuit.core.tools import CallFailed, Tool, Traits
+from pursuit.core.tools import CallFailed, CheckPlace, Tool, Traits
 from pursuit.errors import InvalidArgument, UpstreamUnavailable, advice
+from pursuit.processes.subreaper import TAG
 from pursuit.processes.tree import AGENT_TAG, ProcessTable, Root
 from pursuit.proposers.agent.acp import Agent, AgentGone, AgentRefused, Answer, Question, TurnUpdates
-from pursuit.proposers.agent.isolation import AgentIsolation, SignIn, must_isolate, not_isolated
+from pursuit.proposers.agent.isolation import AgentIsolation, SignIn, in_force, must_isolate, not_isolated, reach
 from pursuit.proposers.agent.limits import MAX_FREE, MAX_SAID, WORDS, UsageLimit, limit_in
 from pursuit.proposers.agent.network import AgentNetwork
 from pursuit.proposers.agent.settings import SERVER, TURN, AgentProposer
@@ -40,7 +41,6 @@ from pursuit.proposers.contract import (
     Blocked,
     ChecksImpossible,
     DrivingPlace,
-    Moved,
     Performed,
     Proposed,
     Proposer,
@@ -102,7 +102,7 @@ class AgentWork(Proposer):
         self._silent = 0
         """The turns in a row without any sign of life."""
         self._tag = f"{AGENT_TAG}{mission_id}"
-        self._access = place.agents
+        self.access = in_force(place.agents, mission)
         self.workspace = AgentWorkspace(mission.workspace, mission_id, place.workspaces / mission_id)
         self.lessons: Sequence[str] = ()
         self.server: ToolServer | None = None
@@ -217,15 +217,15 @@ class AgentWork(Proposer):
             return Performed(outcome="unknown", error=f"{why}; {error}")
 
     @asynccontextmanager
-    async def before_checks(self, *, running: Callable[[], bool]) -> AsyncGenerator[Moved | None]:
+    async def before_checks(self, *, running: Callable[[], bool]) -> AsyncGenerator[CheckPlace | None]:
         """Commands run in a temporary worktree with the protected files of the start; the agent is stopped."""
         workspace = self.workspace
         try:
             await self.prepare()
             async with self._stopped():
-                tree = await workspace.open_checks(again=not running())
+                await workspace.open_checks(again=not running())
                 try:
-                    yield lambda cwd: workspace.moved(cwd, tree)
+                    yield CheckPlace(workspace.checked_folder, self.check_isolation)
                 except BaseException:  # a check continues as a task: the agent must not continue before its end
                     with anyio.CancelScope(shield=True):
                         await self.aclose(at_once=True)
@@ -248,7 +248,8 @@ class AgentWork(Proposer):
 
     def notes(self) -> Mapping[str, str]:
         refused = () if self.network is None else self.network.refused
-        told = [f"the agent requested {one}, which its network does not allow" for one in refused]
+        added = {one: advice('`network = ["{}"]` in `[agents]`', one) for one in refused}
+        told = [f"the agent requested {one}, which its network does not allow; add {row}" for one, row in added.items()]
         told += [f"the agent did not respond in {self._silent} turns in a row"] if self._silent > 1 else []
         return {**self.workspace.notes, self.isolated(): ISOLATION, **dict.fromkeys(told, "network")}
 
@@ -260,7 +261,7 @@ class AgentWork(Proposer):
 
     def _take_back(self) -> None:
         if self._sign_in is not None:
-            with suppress(OSError):  # the agent changes its files meanwhile
+            with suppress(OSError, ValueError):  # the agent changes its files meanwhile
                 self._sign_in.take_back()
 
     # The agent's questions.
@@ -351,33 +352,46 @@ class AgentWork(Proposer):
     async def _started(self) -> Agent:
         words, folder, program = self._settings.argv, self.workspace.agent_folder, self._settings.argv[0]
         try:
-            if why := must_isolate(self._access):
+            if why := must_isolate(self.access):
                 raise CannotIsolate(why)
-            environment = self._around.environment(os.environ)
-            if (isolation := self._isolation(environment)) is not None:
-                further = [one.folder for one in (self.server, self.network) if one is not None]
-                isolated = words if self.network is None else self.network.words(words)
-                words = isolation.words(isolated, folder, [*isolation.read(words), *further])
-                environment = isolation.inside()
-                self._sign_in = SignIn(program, isolation.places.home)
+            environment, network = self._around.environment(os.environ), self.network
+            isolation = self._isolation(environment)
+            if isolation is not None:
+                self._sign_in = SignIn(program, isolation.places.folder)
+                self._sign_in.take_back()  # of an agent whose process here was killed
                 self._sign_in.give()
+            with nullcontext() if network is None else network.joined() as joined:
+                words = words if isolation is None else isolation.words(words, folder, joined=joined)
+                fds = [] if joined is None else [joined[0]]
+                self._agent = await Agent.start(words, cwd=folder, env={**environment, TAG: self._tag}, fds=fds)
         except (OSError, ValueError) as error:
             raise CallFailed(f"the agent {program!r} cannot be started: {error}", sent=False) from None
-        self._agent = await Agent.begin(words, folder, environment, tag=self._tag, program=program)
         return self._agent
 
     def _isolation(self, environment: Mapping[str, str]) -> AgentIsolation | None:
         """The paths and hosts that the agent can write, read and reach; None without isolation."""
-        if not_isolated(self._access):
+        if not_isolated(self.access):
             return None
-        return AgentIsolation(settings=self._access, places=self.workspace.places(), environment=environment)
+        places = self.workspace.places()
+        if self.server is not None:
+            places = replace(places, read=[*places.read, self.server.folder])
+        shared = reach(self.access, self._settings.argv[0]) is None
+        return AgentIsolation(settings=self.access, places=places, environment=environment, network=shared)
+
+    def check_isolation(self, given: ProcessEnvironment, network: bool) -> Isolation | None:
+        """A check of the agent's files sees what the agent sees, and has no network unless it says so."""
+        if not_isolated(self.access):
+            return given.isolation
+        said = asdict(given.isolation or Isolation(network=network))
+        environment, places = {**given.inherited(os.environ), **given.env}, self.workspace.places(check=True)
+        return AgentIsolation(settings=self.access, places=places, environment=environment, check=True, **said)
 
     def isolated(self) -> str:
         """The same for a person."""
-        if (why := not_isolated(self._access)) or must_isolate(self._access):
+        if (why := not_isolated(self.access)) or must_isolate(self.access):
             return why
         isolation = self._isolation(self._around.inherited(os.environ))
-        return "" if isolation is None else isolation.told(self._settings.argv)
+        return "" if isolation is None else isolation.told(self._settings.argv[0])
 
     async def _connected(self, updates: TurnUpdates) -> Agent:
         """The agent with its session; starts it if it does not run. Raises `CallFailed`."""
@@ -629,9 +643,9 @@ class AgentKind(ProposerKind[AgentProposer]):
         self, settings: AgentProposer, mission_id: str, mission: Mission, place: DrivingPlace
     ) -> Mapping[str, str]:
         find_command(settings)
-        if why := must_isolate(place.agents):
-            raise InvalidArgument(why, session_id=mission_id, field="proposer")
         work = AgentWork(settings, mission_id, mission, place)
+        if why := must_isolate(work.access):
+            raise InvalidArgument(why, session_id=mission_id, field="proposer")
         try:
             await work.prepare()
         except WorkspaceFailed as error:
@@ -647,13 +661,15 @@ class AgentKind(ProposerKind[AgentProposer]):
             work.workspace.known_start = next((one.change.before for one in settled if one.change is not None), "")
         try:
             async with AsyncExitStack() as stack:
-                if context.place.agents.network is not None and not not_isolated(context.place.agents):
-                    serving = AgentNetwork.serving(context.place.agents.network or ())
-                    work.network = await stack.enter_async_context(serving)
                 services = context.services
                 if services is not None and (tools := services.offered()):
                     serving = ToolServer.serving(tools, services, settings.permission_seconds)
                     work.server = await stack.enter_async_context(serving)
+                hosts = reach(work.access, settings.argv[0])
+                if hosts is not None and not not_isolated(work.access):
+                    now = context.place.agents_now or (lambda: work.access)
+                    serving = AgentNetwork.serving(hosts, lambda: reach(now(), settings.argv[0]) or hosts)
+                    work.network = await stack.enter_async_context(serving)
                 yield work
         finally:
             await work.aclose()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from pursuit.config.process_environment import no_isolation
 from pursuit.core.base_model import Broken, Flag, Name, Number, Text, value_in
 from pursuit.core.proposing import ProposerFacts, ProposerSettings, StartedProcess
 
@@ -73,12 +75,12 @@ class AgentProposer(ProposerSettings):
         return ProposerFacts(tools=(TURN,))
 
     def starts(self) -> Iterable[StartedProcess]:
-        yield self.started("agent")
+        # At a terminal the question about trust names this, and its yes counts.
+        yield self.started("agent", unisolated=sys.platform == "linux" and bool(no_isolation()))
 
-    def started(self, name: str) -> StartedProcess:
-        return StartedProcess(
-            name, self.argv, {"inherit": self.inherit_env, "unattended": self.command and self.unattended}
-        )
+    def started(self, name: str, **more: bool) -> StartedProcess:
+        asks = {"inherit": self.inherit_env, "unattended": self.command and self.unattended}
+        return StartedProcess(name, self.argv, {**asks, **more})
 
     @classmethod
     def rules(cls, mission: Mapping[str, Any]) -> Iterable[Broken]:

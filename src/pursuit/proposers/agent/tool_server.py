@@ -8,9 +8,7 @@ while a turn runs: the end of the turn cancels them.
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import sys
 import tempfile
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -22,6 +20,7 @@ import msgspec
 from anyio.abc import SocketStream, TaskGroup
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from pursuit.config.process_environment import REAL_PYTHON
 from pursuit.core.tools import Tool, as_object
 from pursuit.proposers.contract import Services
 
@@ -43,8 +42,7 @@ class ToolServer:
         self._turn: TaskGroup | None = None
         self.folder = path.parent
         """The files that the agent must read: the socket, and the bridge to it."""
-        python = os.path.realpath(sys.executable)  # an isolated agent does not see our virtual environment
-        words = {"command": python, "args": ["-I", "-S", str(self.folder / BRIDGE.name), str(path)]}
+        words = {"command": REAL_PYTHON, "args": ["-I", "-S", str(self.folder / BRIDGE.name), str(path)]}
         self.described: Table = {"name": "pursuit", **words, "env": []}
         """The server, in the form for a session of the agent."""
 

@@ -12,13 +12,13 @@ from pursuit.core.base_model import Flag, Name
 from pursuit.core.mission import Mission, Workspace
 from pursuit.core.proposing import ProposerFacts, ProposerSettings
 from pursuit.core.state import MissionState
+from pursuit.core.tools import CheckPlace
 from pursuit.errors import InvalidArgument
 from pursuit.proposers.agent.settings import NOT_FOR_CLIENTS
 from pursuit.proposers.agent.workspace import AgentWorkspace, WorkspaceFailed
 from pursuit.proposers.contract import (
     ChecksImpossible,
     DrivingPlace,
-    Moved,
     Proposed,
     Proposer,
     ProposerContext,
@@ -54,7 +54,7 @@ class TreeChecks(Proposer):
         return Turn(ends=True)
 
     @asynccontextmanager
-    async def before_checks(self, *, running: Callable[[], bool]) -> AsyncGenerator[Moved | None]:
+    async def before_checks(self, *, running: Callable[[], bool]) -> AsyncGenerator[CheckPlace | None]:
         if self._settings.here:
             yield None
             return
@@ -62,8 +62,8 @@ class TreeChecks(Proposer):
         try:
             await workspace.prepare()
             commit = self._settings.commit
-            tree = await workspace.open_checks(of=None if commit is None else await workspace.commit(commit))
-            yield lambda cwd: workspace.moved(cwd, tree)
+            await workspace.open_checks(of=None if commit is None else await workspace.commit(commit))
+            yield CheckPlace(workspace.checked_folder)
         except WorkspaceFailed as error:
             raise ChecksImpossible(str(error)) from None
         finally:

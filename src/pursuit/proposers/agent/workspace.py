@@ -24,6 +24,7 @@ from typing import Literal
 import anyio
 import anyio.to_thread
 
+from pursuit.config.process_environment import CannotIsolate
 from pursuit.core.mission import Workspace as Settings
 from pursuit.errors import InvalidArgument
 from pursuit.processes.subreaper import TAG
@@ -85,7 +86,7 @@ class AgentWorkspace:
         self.given = Path(settings.path).absolute()
         self.top = self.given
         self.git_dir = self.given / ".git"  # the user's
-        self.private = self.folder / "git"
+        self.private, self.check_tree = self.folder / "git", self.folder / "check"
         self.start = TreeSnapshot(commit="", tree="")
         self.known_start = ""
         """The tree of the start, from the ledger after the first turn: an agent can write to our git directory."""
@@ -156,12 +157,17 @@ class AgentWorkspace:
             await self._add_agent_tree((await self.find("last")) or self.start)
         self._link(self.tree)
 
-    def places(self) -> AgentPlaces:
-        """The paths that the agent of the mission can change and read."""
-        (home := self.folder / "home").mkdir(mode=0o700, exist_ok=True)
+    def places(self, *, check: bool = False) -> AgentPlaces:
+        """What the agent of the mission, or a check of its files, can change and read. Raises `CannotIsolate`."""
+        (self.folder / "home").mkdir(mode=0o700, exist_ok=True)
         read = [one for name in self.settings.link for one in linked(self.top / name)]
-        locked = [self.git_dir] if self.settings.in_place and self.git_dir.is_relative_to(self.tree) else []
-        return AgentPlaces(tree=self.tree, home=home, read=[*read, *self._alternates()], locked=locked)
+        read += [*self._alternates(), self.private] if check else self._alternates()
+        tree, locked = self.check_tree if check else self.tree, list[Path]()
+        if self.settings.in_place and not check:
+            locked, read = [self.top / ".git"], [*read, self.git_dir, self._objects.parent]
+            if locked[0].is_symlink() or self.top.is_relative_to(self.folder.parent.parent):
+                raise CannotIsolate("in_place is not isolated if `.git` is a link or the ledger lies among the files")
+        return AgentPlaces(folder=self.folder, tree=tree, top=self.top, read=read, locked=locked)
 
     def _alternates(self) -> list[Path]:
         """The object folders of the user's repository, including its alternates."""
@@ -236,11 +242,11 @@ class AgentWorkspace:
         tree = (await self._git("rev-parse", f"{commit}^{{tree}}", by="user")).decode().strip()
         return TreeSnapshot(commit=commit, tree=tree)
 
-    async def open_checks(self, *, again: bool = True, of: TreeSnapshot | None = None) -> Path:
+    async def open_checks(self, *, again: bool = True, of: TreeSnapshot | None = None) -> None:
         """A temporary worktree of the current result, or of `of`; without `again` the existing one, if a check runs."""
-        place = self.folder / "check"
+        place = self.check_tree
         if not again and await anyio.to_thread.run_sync(place.is_dir):
-            return place
+            return
         snapshot = of or self.last
         if of is None and (snapshot is None or self.settings.in_place):
             snapshot = await self.snapshot("for the checks")
@@ -252,16 +258,15 @@ class AgentWorkspace:
             names = (await self._names_between(self._kept, found))[:MAX_NAMES]
             raise WorkspaceFailed(f"nothing was checked, because protected files differ: {', '.join(names)}")
         self._link(place)
-        return place
 
     async def close_checks(self) -> None:
-        await _removed(self.folder / "check")
+        await _removed(self.check_tree)
 
-    def moved(self, cwd: str | None, place: Path) -> str:
-        """The folder in another worktree for a folder of the user; a folder outside is returned unchanged."""
+    def checked_folder(self, cwd: str | None) -> str:
+        """The folder of a check, in the throw-away worktree; one outside of the user's tree stays as it is."""
         given = self.given if cwd is None else Path(cwd)
         inside = self._inside(given)
-        return str(place / inside) if inside is not None else str(given)
+        return str(self.check_tree / inside) if inside is not None else str(given)
 
     async def result(self) -> str:
         """The tree of the current result: the newest snapshot, with protected files as at the start."""
@@ -497,7 +502,8 @@ class AgentWorkspace:
     def _link(self, place: Path) -> None:
         for name in self.settings.link:
             ours, theirs = place / name, self.top / name
-            if theirs.exists() and not os.path.lexists(ours):
+            inside = ours.parent.resolve().is_relative_to(place.resolve())  # the agent may have made a link of it
+            if inside and theirs.exists() and not os.path.lexists(ours):
                 ours.parent.mkdir(parents=True, exist_ok=True)
                 ours.symlink_to(theirs)
 
