@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import attrgetter, itemgetter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -485,19 +485,18 @@ def _stands_iterated(standing: Standing, event: events.IterationEnded) -> None:
     standing.iteration_count = event.iteration + 1
 
 
-def _measured(state: MissionState, iteration: IterationRecord) -> list[Measured]:
+def _measured(state: MissionState, iteration: IterationRecord) -> Iterator[Measured]:
     """The calls that reported a metric of a threshold or goal, in the order in which they were proposed."""
-    found: list[tuple[int, Measured]] = []
-    for call_id, metrics in iteration.measured.items():
-        call = iteration.calls.get(call_id)
+    calls, points = iteration.calls, state.best_points
+    made: list[str] = [*iteration.measured]
+    if len(made) > 1:
+        made.sort(key=lambda one: calls[one].order if one in calls else len(calls))
+    for call_id in made:
+        call = calls.get(call_id)
         tool, args = (SCRIPT_SOURCE, {}) if call is None else (call.tool, call.args)
-        searched = call is not None and state.best_points.tool is not None and state.best_points.has_retests(tool)
-        key = call.key if call is not None and searched else ""
-        one = Measured(iteration=iteration.index, call_id=call_id, tool=tool, args=args, metrics=metrics, key=key)
-        found.append((len(iteration.calls) if call is None else call.order, one))
-    if len(found) > 1:
-        found.sort(key=itemgetter(0))
-    return [one for _order, one in found]
+        key = call.key if call is not None and points.tool is not None and points.has_retests(tool) else ""
+        metrics = iteration.measured[call_id]
+        yield Measured(iteration=iteration.index, call_id=call_id, tool=tool, args=args, metrics=metrics, key=key)
 
 
 def _checkpoint(state: MissionState, event: events.IterationEnded) -> None:

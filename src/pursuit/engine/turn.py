@@ -117,6 +117,9 @@ async def propose(run: Run) -> bool:
         if not isinstance(answer, Failed | Blocked) and (reasons := _refused(run, answer)):
             continue
         match answer:
+            case Proposal():
+                run.journal.stage(_proposed(run, answer))
+                return True
             case Waiting() | Blocked() | Done():
                 await _stop(run, answer)
                 return False
@@ -126,9 +129,6 @@ async def propose(run: Run) -> bool:
                     break
             case Turn():
                 run.journal.stage(_begun(run, answer))
-                return True
-            case Proposal():
-                run.journal.stage(_proposed(run, answer))
                 return True
     run.journal.stage(_begun(run, Turn(failed=reasons)))
     return True

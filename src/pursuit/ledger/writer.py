@@ -121,10 +121,8 @@ class Committer:
                 tip = tips[stream] = self._create(request, now)
             moved[stream] = tip
             identity, seq = tip.id, tip.seq
-            hashes = link_all(tip.hash, stream, seq, at=now, drafts=drafts)
-            for place, draft in enumerate(drafts):
+            for draft, hash_ in zip(drafts, link_all(tip.hash, stream, seq, at=now, drafts=drafts), strict=True):
                 seq += 1
-                hash_ = hashes[place]
                 # Byte arrays: for bytes the sqlite3 module first searches an adapter, which costs more than a copy.
                 events += (identity, seq, now, draft.type, bytearray(draft.body), bytearray(hash_))
                 tip.hash, tip.at = hash_, now
