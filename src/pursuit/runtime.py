@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 
 MEGABYTE = 1024 * 1024
 OWN_TOOLS = "python"
-"""The server of the functions that a program hands in as `tools`."""
+"""The server of the functions that a program passes as `tools`."""
 OWN_FILES = "problems"
 """The folder beside the ledger with the mission files of attempts."""
 
@@ -96,20 +96,20 @@ def model_access(configuration: Configuration) -> ModelAccess:
 
 
 def sandbox_limits(settings: SettingsTable) -> SandboxLimits:
-    """What a predicate and a script may use."""
+    """The limits of predicates and scripts."""
     given = settings.given("predicate_seconds", "script_seconds", "script_calls", "script_workers")
     memory = settings.given(predicate_memory="predicate_memory_mb", script_memory="script_memory_mb")
     return SandboxLimits(**given, **{name: int(value * MEGABYTE) for name, value in memory.items()})
 
 
 def engine_settings(settings: SettingsTable) -> Settings:
-    """The engine's timeouts, and how many lessons it remembers."""
+    """The engine's timeouts, and the number of remembered lessons."""
     names = ("call_timeout", "call_ceiling", "approval_timeout", "task_patience", "model_timeout", "memory_lessons")
     return Settings(**settings.given(*names))
 
 
 def task_limits(settings: SettingsTable, of_clients: ClientLimits) -> TaskLimits:
-    """How many tasks may exist, and for how long."""
+    """The limits on the number and the lifetime of tasks."""
     given = settings.given(concurrent="tasks_at_once", concurrent_each="tasks_each", longest="task_ttl_max")
     given |= settings.given(kept="task_kept", kept_seconds="task_kept_days")
     if "kept_seconds" in given:
@@ -140,7 +140,7 @@ class MissionApprovals:
     ) -> None:
         """Allows a call `once`, with these `arguments`, or its tool for the `mission`.
 
-        `unseen` is needed for a call whose arguments are longer than the question shows.
+        `unseen` is needed for a call whose arguments the question shows only in part.
         """
         await self._approvals.answer(approval_id, answer, reason=reason, stream=self.mission_id, unseen=unseen)
 
@@ -151,28 +151,28 @@ class MissionApprovals:
 
 @dataclass(frozen=True, slots=True)
 class MissionHandle:
-    """A mission of the ledger, by its id. Any process can hold a handle, also of a mission that another one drives."""
+    """A mission of the ledger, by its id. Any process can hold a handle, even if another process drives the mission."""
 
     _runtime: Runtime
     mission_id: str
 
     async def run(self, *, observer: Observer | None = None) -> Report:
-        """Drives the mission in this process until it ends or waits; a paused or failed one is resumed first."""
+        """Drives the mission in this process until it ends or waits; resumes a paused or failed one first."""
         await self._runtime.use_servers_of(self.mission_id)
         await self._runtime.runner.run(self.mission_id, observer=observer)
         return await self.report()
 
     async def iterate(self, iterations: int = 1, *, proposal: Proposal | None = None) -> dict[str, Any]:
-        """Drives so many iterations in this process; `proposal` is the next one if the proposer is `client`."""
+        """Drives this many iterations in this process; `proposal` is the next one if the proposer is `client`."""
         await self._runtime.use_servers_of(self.mission_id)
         return await self._runtime.runner.iterate(self.mission_id, iterations=iterations, proposal=proposal)
 
     async def place(self) -> bool:
-        """Leaves the mission to the workers of the placement; False if it has nothing to do, or none can drive it."""
+        """Hands the mission to the workers of the placement; False if it is not due, or no worker can drive it."""
         return await self._runtime.runner.place(self.mission_id)
 
     async def result(self) -> Report:
-        """Waits until the mission has ended, whichever process drives it. It never drives."""
+        """Waits until the mission has ended, whichever process drives it; never drives."""
         with self._runtime.runner.ledger.wakeup(self.mission_id) as wakeup:
             while not (await self._runtime.runner.state(self.mission_id)).terminal:
                 await wakeup.wait()
@@ -186,7 +186,7 @@ class MissionHandle:
                 return
 
     async def status(self) -> Status:
-        """Everything about the mission but its history."""
+        """Everything about the mission except its history."""
         return await self._runtime.runner.status(self.mission_id)
 
     async def history(self, *, full: bool = False, cursor: str | None = None) -> HistoryPage:
@@ -194,7 +194,7 @@ class MissionHandle:
         return await self._runtime.runner.history(self.mission_id, full=full, cursor=cursor)
 
     async def report(self) -> Report:
-        """The final report, or the report as it stands now."""
+        """The final report, or the current one."""
         return await self._runtime.report(self.mission_id)
 
     async def checkpoint(self) -> VerdictAgain:
@@ -202,7 +202,7 @@ class MissionHandle:
         return await self._runtime.runner.checkpoint(self.mission_id)
 
     async def pause(self, *, reason: str | None = None) -> None:
-        """Stops the mission where it is, also in the middle of a call; it stays resumable."""
+        """Stops the mission at its current step, even during a call; it stays resumable."""
         await self._runtime.runner.pause(self.mission_id, reason=reason)
 
     async def resume(self) -> None:
@@ -210,11 +210,11 @@ class MissionHandle:
         await self._runtime.runner.resume(self.mission_id)
 
     async def abort(self, *, reason: str | None = None) -> None:
-        """Ends the mission as terminated, also in the middle of a call."""
+        """Ends the mission as terminated, even during a call."""
         await self._runtime.runner.abort(self.mission_id, reason=reason)
 
     async def complete(self, *, reason: str | None = None) -> None:
-        """Ends the mission as completed, on the operator's word."""
+        """Ends the mission as completed, by the operator's decision."""
         await self._runtime.runner.complete(self.mission_id, reason=reason)
 
     async def extend(self, **caps: float) -> None:
@@ -230,18 +230,18 @@ class MissionHandle:
         await self._runtime.runner.export(self.mission_id, path)
 
     async def forget(self) -> None:
-        """Removes the mission, which has ended, from the ledger."""
+        """Removes an ended mission from the ledger."""
         await self._runtime.runner.forget(self.mission_id)
 
 
 class Runtime:
-    """Everything that is needed to pursue missions, opened together and closed together.
+    """Everything needed to pursue missions, opened and closed together.
 
-    `servers` are upstreams that live in this process: MCP server objects of the SDK, or plain Python functions
-    (`{"beam": [evaluate, certify]}`); `tools` are functions of a server `python`, and the tools of a mission that names
-    none. Configured servers come from `pursuit.toml` or `mcp.json`. The audit names
-    `caller` for what this runtime is asked to do. `mode` (auto, ask or never) overrides the configuration's. With
-    `only`, this mission and its children are the only missions; any other is unknown.
+    `servers` are upstreams in this process: MCP server objects of the SDK, or plain Python functions (`{"beam":
+    [evaluate, certify]}`); `tools` are functions of a server `python`, and the tools of a mission that names none.
+    Configured servers come from `pursuit.toml` or `mcp.json`. `caller` is the caller of this runtime's operations, for
+    the audit. `mode` (auto, ask or never) overrides the configuration's. With `only`, this mission and its children are
+    the only missions; any other is unknown.
 
     `placement`, `task_store` and `traits` replace the built-in ports (`pursuit.ports`); the program closes its own.
     `clock` is the engine's.
@@ -283,20 +283,20 @@ class Runtime:
         self._children: Children | None = None
         self._settings = SettingsTable.model_construct()
         self.runner: Runner
-        """The operations by mission id, which surfaces call."""
+        """The operations by mission id, for user interfaces."""
         self.toolbox: Toolbox
         self.tasks: Tasks
         self.state_path: Path
         self.placement: Placement | None = None
-        """Who hands missions to workers: the one that was given, or that of a ledger that several machines share."""
+        """The placement of missions on workers: the given one, or that of a ledger that several machines share."""
         self.model: str | None = None
         """The language model that proposes if a client names no proposer."""
         self.notifier: Notifier | None = None
-        """What tells the operator, if the configuration says so."""
+        """Sends notifications to the operator, if they are configured."""
         self.serves_http = False
-        """Whether its clients come over HTTP; the stdio servers that it starts are told."""
+        """True if its clients come over HTTP; the stdio servers that it starts learn this."""
         self.runs: RunLoop | None = None
-        """What drives missions in the background, in a process that serves missions."""
+        """Drives missions in the background, in a process that serves missions."""
 
     async def _sign_roots(self, stack: AsyncExitStack, ledger: Ledger, clock: Clock, config: AuditConfig) -> None:
         if config.key is None or config.sign_every is None:
@@ -446,7 +446,7 @@ class Runtime:
         return self.runner
 
     async def start(self, mission: Mission | Path | str) -> MissionHandle:
-        """Accepts a mission, or that of a TOML file, without running it. The functions in `tools` are its default."""
+        """Accepts a mission, or a TOML file with one, without running it. The functions in `tools` are its default."""
         if isinstance(mission, Mission):
             given = mission
             if given.names_no_tools and OWN_TOOLS in self._servers:
@@ -457,7 +457,7 @@ class Runtime:
         return self.mission(started.session_id)
 
     def mission(self, mission_id: str, *, proposer: Callable[..., Any] | None = None) -> MissionHandle:
-        """The handle of a mission of this ledger. Code is never taken from the ledger: `proposer` is the mission's."""
+        """The handle of a mission of this ledger. Code is never taken from the ledger: `proposer` supplies it."""
         if proposer is not None:
             self.runner.driver.place.handed[mission_id] = proposer
         return MissionHandle(self, mission_id)
@@ -467,15 +467,15 @@ class Runtime:
         return await (await self.start(mission)).run(observer=observer)
 
     async def resume(self, mission_id: str, *, observer: Observer | None = None) -> Report:
-        """Continues a mission, also one whose process died, and reports."""
+        """Continues a mission, even if its process died, and reports."""
         return await self.mission(mission_id).run(observer=observer)
 
     async def report(self, mission_id: str) -> Report:
-        """The report of a mission as it is now."""
+        """The current report of a mission."""
         return await self.runner.report(mission_id)
 
     async def missions(self, *, status: str | None = None, cursor: str | None = None, limit: int = 100) -> MissionPage:
-        """The missions of the ledger, newest first; `next_cursor` is where the next ones begin."""
+        """The missions of the ledger, newest first; `next_cursor` is the start of the next page."""
         return await self.runner.list(status=status, cursor=cursor, limit=limit)
 
     async def interrupted(self) -> list[str]:
@@ -483,11 +483,11 @@ class Runtime:
         return await self.runner.interrupted()
 
     async def lessons(self, words: str, *, limit: int = 10) -> dict[str, Any]:
-        """What ended missions learned that has to do with these words, the best match first."""
+        """The lessons of ended missions that match these words, the best match first."""
         return await self.runner.lessons(words, limit=limit)
 
     async def verify(self, *, expect: str | Sequence[str] | None = None) -> Verification:
-        """Checks the whole ledger, and against roots that were written down earlier."""
+        """Checks the whole ledger, and compares it with earlier roots."""
         return await self.runner.verify(expect=expect)
 
     async def start_file(
@@ -499,9 +499,9 @@ class Runtime:
         for_workers: bool = False,
         trusted: bool = False,
     ) -> Started:
-        """Starts the mission of a file, with the servers that the file brings, under this id or a new one.
+        """Starts the mission of a file with the file's servers, under this id or a new one.
 
-        `for_workers` is that of `Service.start`. With `trusted` the caller has checked what the file starts.
+        For `for_workers` see `Service.start`. With `trusted`, the caller has checked the things that the file starts.
         """
         if not trusted:
             require_trusted([of_mission(file)])
@@ -548,10 +548,10 @@ class Runtime:
             self._add_servers(path, servers)
 
     async def reload(self, check: Callable[[Sequence[str]], None] | None = None) -> Reloaded:
-        """Reads the configuration again: connects servers that are new or different, and leaves the rest alone.
+        """Reloads the configuration: connects new or changed servers, and leaves the others unchanged.
 
-        Raises `ValidationFailed`, and then nothing has changed. `check` gets the names of the servers that there will
-        be, and may raise, too. The toolbox uses the new policy at once; a running mission keeps its own.
+        Raises `ValidationFailed`, and then changes nothing. `check` gets the names of the future servers, and may
+        raise, too. The toolbox uses the new policy immediately; a running mission keeps its own.
         """
         configuration = Configuration.model_construct() if self._path is None else _trusted_configuration(self._path)
         configured = self._not_in_process(configuration)
@@ -570,18 +570,18 @@ class Runtime:
         return before
 
     async def _wake(self, task: TaskState) -> None:
-        """Makes the mission that waits for a task, which has ended, a job again."""
+        """Enqueues the mission that waits for a task, once the task has ended."""
         if (call := mission_of(task)) is not None:
             with suppress(PursuitError):  # a worker that looks for such missions finds it
                 await self.runner.wake(call[0])
 
     def _use_file(self, file: MissionFile) -> None:
-        """Takes over what a trusted mission file brings: servers, and Python code that proposes."""
+        """Registers the servers and the proposing Python code of a trusted mission file."""
         self._add_servers(file.path, file.servers)
         self.runner.driver.place.callables.update(_code_of(file))
 
     def _add_servers(self, path: Path, servers: Mapping[str, ServerConfig]) -> None:
-        """Adds the servers of a mission file; a name that another server already has is a fault."""
+        """Adds the servers of a mission file; a name that is already used by another server is a fault."""
         known = {**self._configured, **self._from_files}
         other = "the configuration or another mission file has a different server of that name; rename one"
         spawns = "is the server that starts children; rename this one"
@@ -609,7 +609,7 @@ class Runtime:
         return replace(policy, mode=self._mode or policy.mode, own=frozenset(self._servers), protected=protected)
 
     def _upstream(self, name: str) -> Upstream:
-        """The server of that name; the one that starts children is not in the pool."""
+        """The server of that name; the server that starts children is not in the pool."""
         return self._fleet() if name == FLEET and name not in self._pool.names else self._pool.upstream(name)
 
     def _fleet(self) -> Children:
@@ -683,7 +683,7 @@ class Runtime:
 
 
 def _code_of(file: MissionFile) -> list[str]:
-    """The Python code that a trusted mission file lets propose."""
+    """The Python code that trusted mission files name as proposers."""
     proposer = file.mission.proposer
     return [one.words[0] for one in proposer.starts()] if proposer.FROM_FILE else []
 
@@ -696,7 +696,7 @@ def _trusted_configuration(path: Path) -> Configuration:
 
 
 async def _scoped(ledger: Ledger, mission_id: str) -> Ledger:
-    """The ledger with one mission in it, which must exist."""
+    """The ledger restricted to one mission, which must exist."""
     from pursuit.service.scoped_ledger import ScopedLedger  # noqa: PLC0415 - most runtimes have all missions
 
     require_id(mission_id)
@@ -746,8 +746,8 @@ def run(
     """Runs a mission until it ends or waits, and reports: the short form of `Runtime.pursue`.
 
     `tools` are Python functions, and the tools of a mission that names none. The ledger is that of the nearest project,
-    or a new one in `.pursuit`. A configuration is read only if it is given. Where an event loop runs in this thread,
-    the mission runs in a second one, and the call blocks all the same.
+    or a new one in `.pursuit`. A configuration is read only if it is given. If an event loop runs in this thread, the
+    mission runs in a second thread, and the call still blocks.
     """
 
     async def main() -> Report:

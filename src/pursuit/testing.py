@@ -1,6 +1,6 @@
-"""What tests of programs on Pursuit need: a clock, a ledger, a task store, a model, a server, and checks of the ports.
+"""The parts for tests of programs on Pursuit: a clock, a ledger, a task store, a model, a server, checks of ports.
 
-A port is checked by a function that raises `AssertionError` with what is wrong. Each one is for a fresh object:
+Each port has a function that raises `AssertionError` with the fault. Pass it a fresh object:
 
     async def test_our_store() -> None:
         await pursuit.testing.check_task_store(OurStore())
@@ -58,12 +58,12 @@ __all__ = [
 ]
 
 SECONDS = 20.0
-"""How long a check waits for what must happen."""
+"""Seconds that a check waits for an expected event."""
 
 
 @dataclass
 class FakeClock:
-    """A clock that stands still: `Runtime(clock=FakeClock())`. The wall clock and the monotonic one are the same."""
+    """A clock that stands still: `Runtime(clock=FakeClock())`. It is both the wall clock and the monotonic clock."""
 
     at: float = 1_800_000_000.0
 
@@ -74,13 +74,13 @@ class FakeClock:
     monotonic = now
 
     def advance(self, seconds: float) -> None:
-        """Lets time pass."""
+        """Advances the time."""
         self.at += seconds
 
 
 @contextmanager
 def temporary_ledger() -> Generator[Path]:
-    """The path of a new SQLite ledger, for `Runtime(state=…)`; in memory where the machine has a folder for that."""
+    """The path of a new SQLite ledger, for `Runtime(state=…)`; in memory if the machine has a folder for that."""
     memory = Path("/dev/shm")  # noqa: S108 - the folder in it is private
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         yield Path(folder) / "ledger.db"
@@ -176,7 +176,7 @@ class _MemoryWakeup:
 class SmallServer:
     """A quick MCP server over stdio for tools that are functions: `SmallServer("shop", evaluate).run()` in a file.
 
-    It needs no package. Each call runs in a thread of its own; a tool returns a text, or a dict as structured content.
+    It needs no package. Each call runs in a separate thread; a tool returns a text, or a dict as structured content.
     Nothing is checked.
     """
 
@@ -226,7 +226,7 @@ class SmallServer:
         self._say({"id": request, "result": {"content": [{"type": "text", "text": text}], **body}})
 
     def _entry(self, tool: Callable[..., Any]) -> dict[str, Any]:
-        """Its entry in the list; an annotation is a type or its name."""
+        """Its entry in the list; an annotation is a type or the name of a type."""
         given = {name: kind for name, kind in tool.__annotations__.items() if name != "return"}
         needed = list(given)[: len(given) - len(tool.__defaults__ or ())]  # type: ignore[attr-defined]
         types = {name: {"type": self._TYPES[getattr(kind, "__name__", kind)]} for name, kind in given.items()}
@@ -243,10 +243,10 @@ class Reply:
 
 
 class ScriptedModel:
-    """An endpoint on loopback that answers like OpenAI's chat completions, in order, the last reply for ever.
+    """An endpoint on loopback like OpenAI's chat completions: the replies in order, then always the last one.
 
     Use it as a context manager, with `environment` in the environment: `proposer={"kind": "model", "model":
-    "openai-chat:any"}` then asks it. `requests` has the bodies that were sent.
+    "openai-chat:any"}` then uses it. `requests` has the received bodies.
     """
 
     def __init__(self, *replies: Reply) -> None:
@@ -267,7 +267,7 @@ class ScriptedModel:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that make the provider's library come here."""
+        """The variables that direct the provider's library to this endpoint."""
         url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
         return {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "sk-scripted", "NO_PROXY": "127.0.0.1"}
 
@@ -328,13 +328,13 @@ class _Completions(BaseHTTPRequestHandler):
 
 @dataclass
 class RecordingWorker:
-    """A worker for tests of a placement: it notes its jobs, and stops after `most` of them."""
+    """A worker for tests of a placement: it records its jobs, and stops after `most` of them."""
 
     name: str = "w"
     queues: tuple[str, ...] = ("default",)
     most: int | None = None
     answers: dict[str, Reschedule] = field(default_factory=dict[str, "Reschedule"])
-    """What comes of the next job of a key; it is done if nothing is said."""
+    """The result of the next job of a key; without one, the job is done."""
     jobs: list[str] = field(default_factory=list[str])
     stopping: anyio.Event = field(default_factory=anyio.Event)
 
@@ -438,7 +438,7 @@ async def check_task_store(store: TaskStore) -> None:
 
 
 def check_tool_traits(source: ToolTraits) -> None:
-    """Checks that a `ToolTraits` is consistent, assumes the worst of a tool that nobody knows, and obeys operators."""
+    """Checks that a `ToolTraits` is consistent, assumes the worst of an unknown tool, and obeys the operator."""
     from pursuit.config.servers import ServerConfig  # noqa: PLC0415 - see above
     from pursuit.core.tools import ToolOverride  # noqa: PLC0415 - see above
 
@@ -458,7 +458,7 @@ def check_tool_traits(source: ToolTraits) -> None:
 
 
 async def check_proposer(settings: Mapping[str, Any], tools: Sequence[Callable[..., Any]]) -> None:
-    """Checks that a kind of proposer works at a mission with these tools, and continues it in another runtime.
+    """Checks that a kind of proposer works on a mission with these tools, and continues it in another runtime.
 
     `settings` are those of a mission file: the kind's name and its own keys. The package must be installed.
     """

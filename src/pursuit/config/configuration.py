@@ -489,7 +489,7 @@ AgentHost = Annotated[
 
 
 class AgentsTable(TableModel):
-    """What coding agents may see and change of this machine; `isolation` holds on Linux."""
+    """The parts of this machine that coding agents may see and change; `isolation` applies on Linux."""
 
     isolation: Flag = True
     read: tuple[FilePath, ...] = ()

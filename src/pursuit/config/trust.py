@@ -49,7 +49,7 @@ _NOTES = {
 }
 
 Starts = Mapping[str, str]
-"""What is started: digests with a line for people; settings map to themselves, as `key = value`."""
+"""The started things: digests with a line for people; settings map to themselves, as `key = value`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ def of_configuration(configuration: Configuration) -> TrustedFolder | None:
 
 
 def of_mission(file: MissionFile) -> TrustedFolder:
-    """What a mission file starts. Scripts are not part of it: their calls are under policy."""
+    """The things that a mission file starts. Scripts are not part of it: their calls are under policy."""
     rows = [started_server(name, server) for name, server in file.servers.items() if server.enabled]
     for criterion in file.mission.criteria:
         if isinstance(criterion, Check) and criterion.command is not None:
@@ -149,7 +149,7 @@ def started_by(mission: Mission) -> list[tuple[str, str]]:
 
 
 def of_schedules(configuration: Configuration) -> list[TrustedFolder]:
-    """What the scheduled missions of `pursuit serve` start; a file with faults starts nothing."""
+    """The things that the scheduled missions of `pursuit serve` start; none for a file with faults."""
     found: list[TrustedFolder] = []
     for schedule in configuration.schedule.values():
         with suppress(ValidationFailed):
@@ -164,14 +164,14 @@ def of_servers(path: Path, servers: Mapping[str, ServerConfig]) -> TrustedFolder
 
 
 def of_state(ledger: Path) -> TrustedFolder:
-    """What a ledger starts; nothing if it does not exist yet."""
+    """The things that a ledger starts; none if it does not exist yet."""
     if not ledger.exists() or _is_users(ledger):
         return TrustedFolder(path=ledger)
     return new_state(ledger)
 
 
 def new_state(ledger: Path) -> TrustedFolder:
-    """What a new ledger will start: this user creates it, so it is trusted."""
+    """The things that a new ledger will start: this user creates it, so it is trusted."""
     return TrustedFolder(path=ledger, starts={hashlib.sha256(CONTINUES.encode()).hexdigest(): CONTINUES})
 
 

@@ -91,7 +91,7 @@ def _password(place: str) -> str:
         raise LookupError("install it: pip install 'pursuit[keyring]'") from None
     try:
         found = keyring.get_password(service, name)
-    except Exception as error:  # noqa: BLE001 - each backend has errors of its own
+    except Exception as error:  # noqa: BLE001 - each backend has its own errors
         raise LookupError(f"the keyring says {type(error).__name__}: {error}") from None
     if found is None:
         raise LookupError("the password does not exist")

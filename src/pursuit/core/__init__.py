@@ -1,1 +1,1 @@
-"""What a mission means: pure, no I/O, no clock."""
+"""The meaning of missions, as pure functions: no I/O, no clock."""

@@ -174,7 +174,7 @@ class ModelAnswer(Record, frozen=True, kw_only=True):
 
 
 Request = Literal["turn", "summary"]
-"""What a language model is asked for: its next calls, or a summary of the conversation so far."""
+"""The purpose of a model request: the next calls, or a summary of the conversation so far."""
 
 
 class ConversationBegan(Event, frozen=True, kw_only=True):

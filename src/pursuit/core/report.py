@@ -117,7 +117,7 @@ class WorkspaceRow(Shown, frozen=True, kw_only=True):
     branch: str | None = None
     """The branch of the result."""
     isolation: list[str] | None = None
-    """What the agent can write, read and reach; one line if nothing limits it."""
+    """The paths and hosts that the agent can write, read and reach; one line if nothing limits it."""
 
     @classmethod
     def of(cls, mission_id: str, state: MissionState) -> Self | None:

@@ -349,7 +349,7 @@ class MissionState(Standing):
     raised: tuple[MissionWarned, ...] = ()
     """The warnings since the start, including those that no longer hold."""
     isolation: str | None = None
-    """What the agent can write, read and reach, as it was told last."""
+    """The paths and hosts that the agent can write, read and reach, by the last report."""
     file: str | None = None
     credential: str | None = None
     owner: str | None = None

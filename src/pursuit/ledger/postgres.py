@@ -253,7 +253,7 @@ class _Queued:
 
 @dataclass(slots=True)
 class _Told:
-    """What this process wrote to the row of a stream: the time, and the waiting summary with its event."""
+    """The last write to the row of a stream by this process: the time, and the waiting summary with its event."""
 
     at: float
     status: str | None

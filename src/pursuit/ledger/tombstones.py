@@ -1,4 +1,4 @@
-"""What stays of a forgotten stream: the number and hash of each event, and a `Forgotten` event in the audit.
+"""The remains of a forgotten stream: the number and hash of each event, and a `Forgotten` event in the audit.
 
 Invariant: events leave the ledger only in the transaction that appends their `Forgotten` event, and that event is
 hashed like any other. So a stream that was removed by an edit of the file has tombstones that no event covers.
@@ -76,7 +76,7 @@ def cover_all(connection: sqlite3.Connection, now: float) -> None:
 
 
 def check(connection: SqlConnection, covering: Mapping[str, Sequence[Forgotten]]) -> Iterator[str]:
-    """What is wrong with the tombstones, given the `Forgotten` events of the audit."""
+    """The faults of the tombstones, given the `Forgotten` events of the audit."""
     rows = connection.execute(
         "SELECT id, name, kind, created_at, updated_at, summary FROM streams WHERE status = ?", (FORGOTTEN,)
     ).fetchall()

@@ -610,7 +610,7 @@ def may_ask(layers: Layers, tools: Iterable[Tool]) -> bool:
 
 
 def parse_mode(mode: str, *, field: str = "mode") -> Mode:
-    """The mode by its name; raises `ValidationFailed` for one that does not exist, given as `field`."""
+    """The mode by its name; raises `ValidationFailed` for an unknown name, given as `field`."""
     if mode in MODES:
         return mode
     reason = f"{mode!r} is not a mode{nearest(mode, MODES) or '; use auto, ask or never'}"

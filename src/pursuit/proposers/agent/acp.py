@@ -77,7 +77,7 @@ Answer = Callable[[Question], Awaitable[bool | None]]
 
 @dataclass(slots=True, kw_only=True)
 class TurnUpdates:
-    """What an agent reported about one turn; None means not reported."""
+    """The reports of an agent about one turn; None means not reported."""
 
     text: str = ""
     calls: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])

@@ -14,7 +14,7 @@ from pursuit.core.base_model import Broken, Flag, Name, Number, Text, value_in
 from pursuit.core.proposing import ProposerFacts, ProposerSettings, StartedProcess
 
 SERVER = "agent"
-"""The server of its own tools; a step for which an agent asks permission is `agent.KIND`."""
+"""The server of the proposer's tools; a step for which an agent asks permission is `agent.KIND`."""
 TURN = f"{SERVER}.turn"
 NOT_FOR_CLIENTS = "a client cannot run an agent; that is for mission files of the operator"
 Argv = Annotated[list[Text], Field(min_length=1, max_length=1_000)]

@@ -62,7 +62,7 @@ STARTS_MISSIONS = "mission_start"
 IDLE_SECONDS = 1.0
 """Seconds after which a server opens its runtime without a request that needs it."""
 AT_ONCE = GREETINGS | CLIENT_NOTIFICATIONS | {"tools/list"}
-"""What is answered without an open runtime; the middleware of missions passes all of it on."""
+"""The methods that need no open runtime; the middleware of missions passes them on."""
 
 
 @asynccontextmanager
