@@ -5,6 +5,7 @@ Times stand in `benchmarks/`; these counts replace none of them.
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -70,6 +71,7 @@ def profiled(counted: list[int]) -> Iterator[None]:
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="another Python makes other events")
 async def test_an_iteration_makes_at_most_330_profile_events(tmp_path: Path) -> None:
     counted: list[int] = []
+    collector = gc.isenabled(), gc.get_threshold()
     async with Runtime(state=tmp_path / "a.db", config=Configuration(), servers={"bench": [step]}) as runtime:
         for iterations in (FEW, FEW, MANY):
             names = [(await runtime.runner.start(varied())).session_id for _ in range(MISSIONS)]
@@ -77,6 +79,7 @@ async def test_an_iteration_makes_at_most_330_profile_events(tmp_path: Path) -> 
                 async with anyio.create_task_group() as tasks:
                     for name in names:
                         tasks.start_soon(runtime.runner.driver.drive, RunOrder(name, iterations=iterations))
+    assert (gc.isenabled(), gc.get_threshold()) == collector, "the collector is the host's"
     _warm, few, many = counted
     assert (many - few) / (MISSIONS * (MANY - FEW)) <= 330
 
@@ -264,17 +267,22 @@ async def test_a_read_costs_the_same_whatever_else_the_ledger_holds(tmp_path: Pa
 MODULES = {"--help": 8, "run": 154, "serve": 58}
 """The modules of ours that a command has imported in the end; `serve` after its first `tools/list`."""
 COUNTED = """
-import atexit, json, os, sys
+import atexit, gc, json, os, sys
 from pathlib import Path
 
 def tell():
     ours = [name for name in sys.modules if name.partition(".")[0] == "pursuit"]
-    Path(os.environ["MODULES"]).write_text(json.dumps(ours))
+    collector = [gc.isenabled(), gc.get_threshold()[0], gc.get_freeze_count() > 0]
+    Path(os.environ["MODULES"]).write_text(json.dumps([ours, collector]))
 
 atexit.register(tell)
 from pursuit.cli.main import main
 main()
 """
+
+
+SELDOM = [True, 50_000, True]
+"""A command collects garbage seldom, and never looks at what it had loaded."""
 
 
 async def test_commands_import_no_more_modules_than_recorded(tmp_path: Path) -> None:
@@ -287,11 +295,15 @@ async def test_commands_import_no_more_modules_than_recorded(tmp_path: Path) -> 
     for words in (["--help"], ["run", "m.toml"]):
         command = [sys.executable, "-c", COUNTED, *words]
         await anyio.run_process(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
-        found[words[0]] = len(json.loads(told.read_text()))
+        modules, collector = json.loads(told.read_text())
+        found[words[0]] = len(modules)
+    assert collector == SELDOM
     server = StdioServerParameters(
         command=sys.executable, args=["-c", COUNTED, "serve", "--log-level", "error"], env=environment, cwd=tmp_path
     )
     async with Client(stdio_client(server), cache=None) as client:
         await client.list_tools()
-    found["serve"] = len(json.loads(told.read_text()))
+    modules, collector = json.loads(told.read_text())
+    found["serve"] = len(modules)
+    assert collector == SELDOM
     assert {name: count for name, count in found.items() if count > MODULES[name]} == {}
