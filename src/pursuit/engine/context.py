@@ -175,7 +175,7 @@ class Run:
     services: Services = field(init=False)
     """The services for the proposer."""
     checking: CheckPlace | None = None
-    """Where the commands of checks run now, if not where they name."""
+    """The place where the commands of checks run now, if it differs from the one in their settings."""
     notes: Mapping[str, str] = field(default_factory=dict[str, str])
     """The warnings of the proposer's preparation, with their codes."""
     used_approvals: set[str] = field(default_factory=set[str])

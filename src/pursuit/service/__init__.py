@@ -1,1 +1,1 @@
-"""The verbs that a surface may call."""
+"""The operations for user interfaces."""
