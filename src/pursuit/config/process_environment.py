@@ -250,11 +250,6 @@ class ProcessEnvironment:
             if USUAL.fullmatch(name) or any(fnmatchcase(name, glob) for glob in globs)
         }
 
-    def withheld(self, environ: Mapping[str, str]) -> list[str]:
-        """The names of our variables that the command does not get."""
-        given = self.inherited(environ)
-        return sorted(name for name in environ if name not in given and name not in self.env)
-
     def secrets(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         return as_secrets(secret_entries(self.env, self.resolved(environ)))
 

@@ -6,7 +6,7 @@ Invariant: once the operator has ordered a stop, no effect begins.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
@@ -21,7 +21,7 @@ from pursuit.core.state import TIMED, MissionState
 from pursuit.core.tools import CheckPlace
 from pursuit.engine.journal import Journal
 from pursuit.ledger.contract import Ledger
-from pursuit.proposers.contract import Proposed, Proposer, Services, Waiting
+from pursuit.proposers.contract import Proposer, Services
 from pursuit.sandbox.sandbox import Sandbox
 from pursuit.upstream.host import UpstreamTools
 
@@ -147,14 +147,6 @@ class WorkerRun:
     """The longest wait, in seconds, for a pace or a model during which the run keeps the mission."""
 
 
-class NoProposer(Proposer):
-    """Proposes nothing; for a run that only closes a mission."""
-
-    async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
-        """Waits."""
-        return Waiting("proposal")
-
-
 @dataclass(slots=True, kw_only=True)
 class Run:
     """One driver's run of one mission."""
@@ -169,7 +161,8 @@ class Run:
     observer: Observer | None = None
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     process_environment: ProcessEnvironment = USUAL_ENVIRONMENT
-    proposer: Proposer = field(default_factory=NoProposer)
+    proposer: Proposer = field(init=False)
+    """The open proposer; a run that only closes a mission has none."""
     checked: Proposal | None = None
     """The client's proposal, checked before the run began."""
     services: Services = field(init=False)

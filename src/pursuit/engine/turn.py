@@ -94,14 +94,10 @@ async def turn(run: Run) -> bool:
 
 
 def _goes_on(run: Run) -> bool:
-    """True if the proposer is asked again in this iteration.
-
-    This applies to a model that called tools, unless its turn is over.
-    """
+    """True unless a stop or a cap ends the turn of the proposer."""
     state = run.state
-    if state.open is None or state.stopped or run.stop_ordered or not run.proposer.after_calls(state):
-        return False
-    return reached_cap(state, elapsed=run.elapsed(), iterations=state.iteration_count) is None
+    free = not (state.stopped or run.stop_ordered)
+    return free and reached_cap(state, elapsed=run.elapsed(), iterations=state.iteration_count) is None
 
 
 async def propose(run: Run) -> bool:

@@ -55,12 +55,13 @@ def configured_command(
         for rule in config.rules(arguments)
     ]
     around = config.process_environment
+    whole = {**around.inherited(environ), **env}
     command = Command(
         argv=words,
         cwd=cwd,
-        env={**around.inherited(environ), **env},
+        env=whole,
         isolation=around.isolation,
-        withheld=around.withheld(environ),
+        withheld=sorted(environ.keys() - whole.keys()),
         title=config.title,
         total=config.units(arguments),
         unit_pattern=config.unit_pattern,
