@@ -226,8 +226,8 @@ class Toolbox:
             return
         if ruling.require > 1:
             raise PolicyDenied(
-                f"{tool.qualified} needs approval by {ruling.require} people ({ruling.reason}), and a manual call gets "
-                "one; call it from a mission or through the gateway",
+                f"{tool.qualified} needs approval by {ruling.require} people ({ruling.reason}), but a manual call can "
+                "get only one; call it from a mission or through the gateway",
                 tool=tool.qualified,
             )
         question = tool_approval_description(tool, arguments, ruling.reason)
