@@ -52,7 +52,7 @@ def test_what_decides_under_a_lock_needs_read_committed(new_database: NewDatabas
             "SELECT pursuit.forget_blobs(10)",
             "SELECT pursuit.seal(true)",
             "SELECT pursuit.enqueue('m1', '[]', '', 0)",
-            "SELECT pursuit.take('me', '{}', '{}', 1)",
+            "SELECT pursuit.take('me', '{}', '{}', '{}')",
         ):
             with pytest.raises(psycopg.errors.InvalidTransactionState, match="must be read committed"):
                 connection.execute(cast("LiteralString", statement))

@@ -16,6 +16,13 @@ BEGIN
 END
 $$;
 
+-- Jobs, and whether nobody does them: they are due, or their worker was silent for too long. By the time of the
+-- transaction: with a volatile time a query could not use the order of an index.
+CREATE VIEW pursuit.job_list AS
+SELECT j.*, CASE WHEN j.worker IS NULL THEN j.due <= now() ELSE NOT EXISTS (
+    SELECT 1 FROM pursuit.workers w WHERE w.process = j.worker AND w.until > now()
+) END AS free FROM pursuit.jobs j;
+
 -- Streams with their ends; of a forgotten one the last tombstone.
 CREATE VIEW pursuit.listing AS
 SELECT s.id, s.name, s.kind, s.status, s.created_at, coalesce(e.at, s.updated_at) AS updated_at,
@@ -461,9 +468,9 @@ END
 $$;
 
 -- Takes the next job that is due, for a worker that serves these requirements and has no place for these callers. In the
--- order of `commit`: stream, lease, job. A mission whose lease lives is left alone; a worker that died keeps neither its
--- jobs nor its leases longer than they last.
-CREATE FUNCTION pursuit.take(holder text, served text[], full_callers text[], seconds double precision)
+-- order of `commit`: stream, lease, job. A mission whose lease lives is left alone. `held` are the jobs of the worker: one
+-- that is its own and not among them was taken by a call whose answer was lost.
+CREATE FUNCTION pursuit.take(holder text, held text[], served text[], full_callers text[])
 RETURNS TABLE (key text, needs text, caller text, attempts integer)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -474,9 +481,9 @@ BEGIN
     SELECT -1::bigint AS tag, '' COLLATE "C" AS key INTO last;
     LOOP
         FOR one IN
-            SELECT j.tag, j.key FROM pursuit.jobs j
+            SELECT j.tag, j.key, j.worker FROM pursuit.job_list j
             WHERE (j.tag, j.key) > (last.tag, last.key COLLATE "C")
-                AND CASE WHEN j.worker IS NULL THEN j.due ELSE j.until END <= clock_timestamp()
+                AND (j.free OR j.worker = holder) AND NOT j.key = ANY (held)
                 AND j.needs = ANY (served) AND NOT j.caller = ANY (full_callers)
             ORDER BY j.tag, j.key LIMIT 20
         LOOP
@@ -488,11 +495,11 @@ BEGIN
             END IF;
             PERFORM 1 FROM pursuit.leases l WHERE l.stream = one.key AND l.until > clock_timestamp();
             CONTINUE WHEN FOUND;
-            UPDATE pursuit.jobs j SET
-                worker = holder, until = clock_timestamp() + seconds * interval '1 second', again = false
+            UPDATE pursuit.jobs j SET worker = holder, again = false
             WHERE j.key = (
                 SELECT o.key FROM pursuit.jobs o
-                WHERE o.key = one.key AND CASE WHEN o.worker IS NULL THEN o.due ELSE o.until END <= clock_timestamp()
+                WHERE o.key = one.key AND o.worker IS NOT DISTINCT FROM one.worker
+                    AND (o.worker IS NOT NULL OR o.due <= clock_timestamp())
                 FOR UPDATE SKIP LOCKED
             ) RETURNING j.key, j.needs, j.caller, j.attempts INTO key, needs, caller, attempts;
             IF FOUND THEN
@@ -514,7 +521,7 @@ BEGIN
     DELETE FROM pursuit.jobs j WHERE j.key = wanted AND j.worker = holder AND seconds IS NULL AND NOT j.again;
     IF NOT FOUND THEN
         UPDATE pursuit.jobs j SET
-            worker = NULL, until = NULL, again = false,
+            worker = NULL, again = false,
             attempts = CASE WHEN j.again THEN 0 ELSE tries END,
             needs = CASE WHEN j.again THEN j.needs ELSE required END,
             tag = CASE WHEN next_turn OR j.again THEN pursuit.turn(j.caller, j.tag, wanted) ELSE j.tag END,
@@ -526,29 +533,16 @@ BEGIN
 END
 $$;
 
--- Says that a worker is there, with what it has, and keeps its jobs; returns those that it lost.
-CREATE FUNCTION pursuit.announce(named text, holder text, said jsonb, held text[], seconds double precision) RETURNS text[]
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    kept text[];
-BEGIN
-    INSERT INTO pursuit.workers VALUES (named, said, clock_timestamp(), clock_timestamp() + 2 * seconds * interval '1 second')
-    ON CONFLICT (name) DO UPDATE SET about = EXCLUDED.about, seen = EXCLUDED.seen, until = EXCLUDED.until;
-    WITH mine AS (
-        SELECT o.key FROM pursuit.jobs o WHERE o.key = ANY (held) AND o.worker = holder ORDER BY o.key
-        FOR NO KEY UPDATE
-    ), renewed AS (
-        UPDATE pursuit.jobs j SET until = clock_timestamp() + seconds * interval '1 second'
-        FROM mine WHERE j.key = mine.key RETURNING j.key
-    )
-    SELECT array_agg(renewed.key) INTO kept FROM renewed;
-    RETURN ARRAY(SELECT h FROM unnest(held) AS h WHERE NOT h = ANY (coalesce(kept, '{}')));
-END
+-- Says that a worker is there, with what it has: so it keeps its jobs.
+CREATE FUNCTION pursuit.announce(holder text, said jsonb, seconds double precision) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    INSERT INTO pursuit.workers VALUES (holder, said, clock_timestamp(), clock_timestamp() + seconds * interval '1 second')
+    ON CONFLICT (process) DO UPDATE SET about = EXCLUDED.about, seen = EXCLUDED.seen, until = EXCLUDED.until
 $$;
 
-CREATE FUNCTION pursuit.leave(named text) RETURNS void
+CREATE FUNCTION pursuit.leave(holder text) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    DELETE FROM pursuit.workers w WHERE w.name = named OR w.seen < clock_timestamp() - interval '1 day'
+    DELETE FROM pursuit.workers w WHERE w.process = holder OR w.seen < clock_timestamp() - interval '1 day'
 $$;
 
 -- A role that may run Pursuit reads the tables and calls these functions; it changes no row in any other way.

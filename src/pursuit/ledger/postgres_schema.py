@@ -198,7 +198,7 @@ def _migrate(connection: psycopg.Connection[Any], address: str) -> None:
             connection.execute("CREATE SCHEMA IF NOT EXISTS pursuit")
             connection.execute("CREATE TABLE pursuit.version (number integer PRIMARY KEY)")
         roles = connection.execute(_ROLES).fetchall()
-        connection.execute("DROP VIEW IF EXISTS pursuit.listing")
+        connection.execute("DROP VIEW IF EXISTS pursuit.listing, pursuit.job_list")
         for number, script in sorted(_migrations().items()):
             if number > found:
                 connection.execute(cast("LiteralString", script))

@@ -1,7 +1,7 @@
 """`Placement` over the table of jobs in the ledger's database.
 
-Invariant: a worker takes a job under the lock of its stream, and renews it until it is finished. A job that is not
-renewed goes to another worker, once the lease of its stream has expired, too.
+Invariant: a worker takes a job under the lock of its stream, and announces itself until it is finished. The job of a
+silent worker goes to another one, once the lease of its stream has expired, too.
 """
 
 from __future__ import annotations
@@ -33,18 +33,15 @@ HEARTBEAT_SECONDS = 8.0
 DEQUEUE_SECONDS = 1.0
 _LAST_RETRY = 5.0
 _ANNOUNCED_EVERY = 1 / 3
-"""The period, in heartbeats, in which a worker announces itself and renews its jobs."""
+"""The period, in heartbeats, in which a worker announces itself and so keeps its jobs."""
 
-_DUE = (
-    "SELECT DISTINCT needs FROM pursuit.jobs "
-    "WHERE CASE WHEN worker IS NULL THEN due ELSE until END <= clock_timestamp()"
-)
+_DUE = "SELECT DISTINCT needs FROM pursuit.job_list WHERE (free OR worker = %s) AND NOT key = ANY (%s::text[])"
 _COUNTED = (
-    "SELECT count(*) FILTER (WHERE worker IS NULL OR until < clock_timestamp()), "
-    "count(*) FILTER (WHERE until >= clock_timestamp()) FROM pursuit.jobs"
+    "SELECT count(*) FILTER (WHERE worker IS NULL OR free), count(*) FILTER (WHERE worker IS NOT NULL AND NOT free) "
+    "FROM pursuit.job_list"
 )
 _KNOWN = """
-SELECT w.about, extract(epoch FROM clock_timestamp() - w.seen)::float8, w.until > clock_timestamp(), (
+SELECT w.about, extract(epoch FROM clock_timestamp() - w.seen)::float8, w.until + (w.until - w.seen) > now(), (
     SELECT extract(epoch FROM clock_timestamp() - min(l.until))::float8 FROM pursuit.leases l
     WHERE l.host = w.about->>'host' AND l.pid = (w.about->>'pid')::integer AND l.stream LIKE 'mission-%%'
 )
@@ -121,6 +118,7 @@ class TakenJobs:
         self._order = str(Requirements(f"{CONTROL}{serving.about().name}"))
         self._running: dict[str, str] = {}
         """The callers of the jobs, by their keys."""
+        self._announced = False
         self.stirred = asyncio.Event()
         """Set when there may be a job, or a free slot."""
 
@@ -131,7 +129,9 @@ class TakenJobs:
             try:
                 self.stirred.clear()
                 if not served:
-                    served = self._served(await self._link.ask(_DUE))
+                    if not self._announced:
+                        await self.announce()  # a job of a worker that is not known is free
+                    served = self._served(await self._link.ask(_DUE, (self._me, list(self._running))))
                 taken = await self._take(served) if served else []
                 for key, needs, caller, attempts in taken:
                     self._running[key] = caller
@@ -163,8 +163,8 @@ class TakenJobs:
         if sum(places.values()) >= self._concurrency:
             served = [needs for needs in served if needs == self._order]
         full = [caller for caller, count in places.items() if count >= max(1, self._concurrency - 1)]
-        values = (self._me, served, full, self._heartbeat)
-        query = "SELECT key, needs, caller, attempts FROM pursuit.take(%s, %s::text[], %s::text[], %s)"
+        values = (self._me, list(self._running), served, full)
+        query = "SELECT key, needs, caller, attempts FROM pursuit.take(%s, %s::text[], %s::text[], %s::text[])"
         return await self._link.ask(query, values) if served else []
 
     async def _work(self, job: Job, needs: Requirements) -> None:
@@ -193,7 +193,7 @@ class TakenJobs:
     async def leave(self) -> None:
         """Removes the worker."""
         with suppress(psycopg.Error):
-            await self._link.ask("SELECT pursuit.leave(%s)", (self._serving.about().name,))
+            await self._link.ask("SELECT pursuit.leave(%s)", (self._me,))
 
     async def hear_stop(self) -> None:
         """Ends the wait for jobs when the worker stops, and announces that."""
@@ -203,7 +203,7 @@ class TakenJobs:
             await self.announce()
 
     async def keep(self) -> None:
-        """Announces the worker, and so renews its jobs, until the worker ends."""
+        """Announces the worker, which so keeps its jobs, until it ends."""
         while True:
             try:
                 await self.announce()
@@ -214,7 +214,5 @@ class TakenJobs:
     async def announce(self) -> None:
         about = asdict(self._serving.about())
         text = msgspec.json.encode(about).decode()
-        values = (about["name"], self._me, text, list(self._running), self._heartbeat)
-        ((lost,),) = await self._link.ask("SELECT pursuit.announce(%s, %s, %s::jsonb, %s::text[], %s)", values)
-        if lost:
-            log.warning("jobs went to other workers: %s", ", ".join(lost))
+        await self._link.ask("SELECT pursuit.announce(%s, %s::jsonb, %s)", (self._me, text, self._heartbeat))
+        self._announced = True

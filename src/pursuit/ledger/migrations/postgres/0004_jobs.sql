@@ -10,18 +10,19 @@ CREATE TABLE pursuit.jobs (
     attempts integer     NOT NULL,
     -- Whether it was enqueued again while it is being done.
     again    boolean     NOT NULL DEFAULT false,
-    worker   text        COLLATE "C",
-    until    timestamptz
+    -- The process of the worker that does it.
+    worker   text        COLLATE "C"
 ) WITH (fillfactor = 70);
 CREATE INDEX jobs_by_turn ON pursuit.jobs (tag, key);
 CREATE INDEX jobs_by_caller ON pursuit.jobs (caller, tag);
 CREATE INDEX jobs_by_worker ON pursuit.jobs (worker) WHERE worker IS NOT NULL;
 
 CREATE TABLE pursuit.workers (
-    name  text        COLLATE "C" PRIMARY KEY,
-    about jsonb       NOT NULL,
-    seen  timestamptz NOT NULL,
-    until timestamptz NOT NULL
+    process text        COLLATE "C" PRIMARY KEY,
+    about   jsonb       NOT NULL,
+    seen    timestamptz NOT NULL,
+    -- Until then it keeps its jobs.
+    until   timestamptz NOT NULL
 );
 
 DO $$
