@@ -24,7 +24,6 @@ from pursuit.errors import ADVICE
 SRC = Path(__file__).parents[2] / "src" / "pursuit"
 DESCRIBES = {
     "is the server name of [commands]": "a name that is taken",
-    "is the name of [{}] inside": "a name that is taken",
     "requires decision =": "a key that is there",
     "this client's user may not answer": "whose answers count",
     "approvals over": "whose answers count",
@@ -40,7 +39,6 @@ DESCRIBES = {
     "[tracking] {}": "a key that is there",
     "[limits]": "the place of a limit",
     "no server offers a": "the table where servers stand",
-    "must be a regular expression, or a table": "the form of a value",
     "must be a table such as": "the form of a value",
 }  # fmt: skip
 """Text that names a table or a key and does not ask to add it, by its beginning."""

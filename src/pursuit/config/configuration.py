@@ -285,7 +285,8 @@ def _argument_pattern(value: object, info: ValidationInfo) -> Pattern:
     if isinstance(value, str):
         return value
     if as_table(value) is None:
-        raise ValueError(f"must be a text, or a table such as {{ max = 500 }}, not {kind(value)}; put it in quotes")
+        wanted = "must be a text, or a table with under, host, min or max"
+        raise ValueError(f"{wanted}, not {kind(value)}; put it in quotes")
     typed = read_inside(ArgumentTable, value, info)
     if typed.host is not None:
         return Hosts(typed.host)
