@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -155,3 +156,14 @@ def test_malformed_lines_are_refused_and_the_server_lives(tmp_path: Path) -> Non
     anyio.run(scene)
     audit = Place(tmp_path).json("audit")
     assert audit == {"audit": []}, "not even a line of the audit"
+
+
+async def test_what_is_asked_just_before_the_end_is_answered_by_a_runtime_that_opens_for_it(tmp_path: Path) -> None:
+    place = Place(tmp_path).configured()
+    lines = [json.dumps(INITIALIZE).encode(), message(method="notifications/initialized"), call("mission_list", {})]
+    command = [sys.executable, "-m", "pursuit", "serve", "--log-level", "error"]
+    served = await anyio.run_process(
+        command, input=b"".join(line + b"\n" for line in lines), cwd=tmp_path, env=place.environment, stderr=None
+    )
+    *_, answer = served.stdout.splitlines()
+    assert json.loads(answer)["result"]["structuredContent"] == {"sessions": []}

@@ -117,8 +117,9 @@ async def _read(
                 case _:
                     pass
             await send.send(SessionMessage(message))
-        with anyio.move_on_after(LAST_ANSWERS):
-            await outbox.settled()
+        for _ in range(10):  # in parts, of which loading the modules for a first request uses up only one
+            with anyio.move_on_after(LAST_ANSWERS / 10):
+                await outbox.settled()
 
 
 async def _line(lines: asyncio.StreamReader) -> bytes:
