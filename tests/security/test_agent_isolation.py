@@ -6,11 +6,14 @@ import json
 import os
 import re
 import shlex
+import shutil
+import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -162,6 +165,75 @@ def test_what_an_isolated_agent_tries_fails(
     assert not (place.home / "x").exists()
 
 
+KEPT = ("it reads a token of the operator", "it reads the ledger", "it reads the secrets of root", "it approves")
+STRANGE = {
+    "the program lies in the repository": ("repo/agent", "", ()),
+    "the program lies in home": ("home/agent", "", ()),
+    "PATH names home, /tmp, the repository and the ledger": ("", "{home}:/tmp:{repo}:{state}:{folder}:/:.", ()),
+    "home and the project are listed": ("", "", KEPT),
+}
+
+
+@ISOLATED
+@pytest.mark.guarantee("an-agent-is-isolated")
+@pytest.mark.parametrize(("program", "path", "only"), STRANGE.values(), ids=STRANGE)
+def test_a_strange_setting_uncovers_nothing(
+    monkeypatch: pytest.MonkeyPatch, listener: str, program: str, path: str, only: tuple[str, ...]
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        folder = Path(name)
+        known = {"home": folder / "home", "state": folder / ".pursuit", "repo": folder / "repo", "folder": folder}
+        more = {"servers": SERVERS, "shipped": SHIPPED, "pid": os.getpid(), "socket": listener, "gateway": listener}
+        more |= {"abstract": "none", "port": 1, "python": sys.executable}
+        tried = {name: script for name, script in ATTACKS.items() if name in only or not only}
+        rows = [
+            f"if ( {one.format(**known, **more)} ); then echo {shlex.quote(f'DONE {name}')}; fi"
+            for name, one in tried.items()
+        ]
+        place = IsolatedPlace(folder, "\n".join([*rows, "echo the end"]), read="home" if only else "plan.json")
+        if only:
+            text = (folder / "pursuit.toml").read_text(encoding="utf-8").replace('"heard"', '"."')
+            (folder / "pursuit.toml").write_text(text, encoding="utf-8")
+        if program:
+            (folder / program).write_text(f'#!/bin/sh\nexec "{REAL_PYTHON}" "$@"\n', encoding="utf-8")
+            (folder / program).chmod(0o755)
+            text = (folder / "fix.toml").read_text(encoding="utf-8")
+            (folder / "fix.toml").write_text(
+                text.replace(f'["{sys.executable}", "{SERVERS}', f'["{folder / program}", "{SERVERS}'), encoding="utf-8"
+            )
+        if path:
+            monkeypatch.setenv("PATH", f"{path.format(**known)}:{os.environ['PATH']}")
+        said = place.said(monkeypatch)
+    assert "the end" in said and "DONE" not in said and "hunter2" not in said, said
+
+
+@ISOLATED
+@pytest.mark.guarantee("an-agent-is-isolated")
+def test_a_sign_in_file_that_was_renewed_before_a_kill_is_copied_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = IsolatedPlace(tmp_path, "true")
+    (place.home / ".codex").mkdir()
+    (auth := place.home / ".codex" / "auth.json").write_text("old", encoding="utf-8")
+    (tmp_path / "bin").mkdir()
+    program = place.write("bin/codex-acp", f'#!/bin/sh\nexec "{REAL_PYTHON}" "$@"\n')
+    program.chmod(0o755)
+    path = tmp_path / "fix.toml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace(f'["{sys.executable}", "{SERVERS}', f'["{program}", "{SERVERS}'), encoding="utf-8")
+    renews = {"run": "echo new > ~/.codex/auth.json; touch renewed"}
+    place.plan([[renews, {"wait": ""}], [{"run": "cat ~/.codex/auth.json > seen"}, {"write": library(2)}]])
+    monkeypatch.setenv("HOME", str(place.home))
+    place.environment["HOME"] = str(place.home)
+    running = place.begin("run", "fix.toml", fresh=False)
+    until(lambda: list(tmp_path.glob(".pursuit/workspaces/*/tree/renewed")))
+    running.end(signal.SIGKILL)
+    assert auth.read_text(encoding="utf-8") == "old"
+    done = place.json("resume", "last")
+    assert auth.read_text(encoding="utf-8") == "new\n"
+    assert place.git("show", f"{done['workspace']['branch']}:seen") == "new"
+
+
 @ISOLATED
 @pytest.mark.guarantee("an-agent-is-isolated")
 def test_a_link_in_its_home_leads_the_next_start_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,6 +283,96 @@ def test_git_works_in_the_worktree_and_changes_nothing_of_the_user(
     mine = [line for line in place.git("for-each-ref").splitlines() if "refs/heads/pursuit" not in line]
     assert [line for line in mine if "refs/pursuit" not in line] == before.splitlines()
     assert place.git("log", "-1", "--format=%s", "main") == "First"
+
+
+def run_git(folder: Path, *words: str) -> None:
+    who = ("-c", "user.name=a", "-c", "user.email=a@localhost", "-c", "protocol.file.allow=always")
+    subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
+
+
+def shallow(place: AgentPlace) -> None:
+    (place.repository / "second").touch()
+    run_git(place.repository, "add", "--all")
+    run_git(place.repository, "commit", "--quiet", "--message=Second")
+    cloned(place, "--depth=1")
+
+
+def borrowing(place: AgentPlace) -> None:
+    cloned(place, "--shared")
+    cloned(place, "--shared")
+
+
+def linked_worktree(place: AgentPlace) -> None:
+    first = place.repository.rename(place.folder / "first")
+    run_git(first, "worktree", "add", "--quiet", str(place.repository))
+
+
+def other_hash(place: AgentPlace) -> None:
+    shutil.rmtree(place.repository / ".git")
+    run_git(place.repository, "init", "--quiet", "--object-format=sha256")
+    run_git(place.repository, "add", "--all")
+    run_git(place.repository, "commit", "--quiet", "--message=First")
+
+
+def cloned(place: AgentPlace, how: str) -> None:
+    origin = place.repository.rename(place.folder / f"origin-{len(list(place.folder.iterdir()))}")
+    run_git(origin, "config", "uploadpack.allowFilter", "true")
+    run_git(place.folder, "clone", "--quiet", how, f"file://{origin}" if how != "--shared" else str(origin), "repo")
+
+
+@ISOLATED
+@pytest.mark.guarantee("an-agent-is-isolated")
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("made", [shallow, borrowing, linked_worktree, other_hash])
+def test_git_works_for_the_agent_in_any_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Callable[[AgentPlace], None], in_place: bool
+) -> None:
+    script = "git log --format=%s && git status --short && git show --stat | tail -1; echo x > .git; touch .git/x"
+    place = IsolatedPlace(tmp_path, script, workspace="in_place = true" if in_place else "")
+    made(place)
+    before = (place.repository / ".git").stat().st_mtime_ns
+    said = place.said(monkeypatch)
+    assert ("Second" if made is shallow else "First") in said and "fatal" not in said and "changed" in said
+    if in_place:
+        assert said.count("Read-only file system") + said.count("Is a directory") + said.count("Not a directory") == 2
+        assert (place.repository / ".git").stat().st_mtime_ns == before
+
+
+@ISOLATED
+def test_a_partial_clone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = IsolatedPlace(tmp_path, "true")
+    cloned(place, "--filter=blob:none")
+    monkeypatch.setenv("HOME", str(place.home))
+    assert (
+        "is a partial clone; `git fetch --refetch --no-filter` makes it whole"
+        in place.ask("run", "fix.toml", code=2)[1]
+    )
+
+
+@ISOLATED
+@pytest.mark.guarantee("an-agent-is-isolated")
+def test_a_repository_that_the_agent_makes_in_its_folder_runs_nothing_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "mark"
+    evil = f"git config filter.x.clean 'touch {mark}; cat' && git config core.fsmonitor 'touch {mark}'"
+    nests = f"git init -q && {evil} && echo '* filter=x' > .gitattributes && touch new"
+    place = IsolatedPlace(tmp_path, "true")
+    place.plan([[{"run": nests}, {"exit": 3}], [{"run": "touch more"}, {"write": {"../lib.py": library(2)["lib.py"]}}]])
+    (place.repository / "sub").mkdir()
+    (place.repository / "sub" / "kept").touch()
+    run_git(place.repository, "add", "--all")
+    run_git(place.repository, "commit", "--quiet", "--message=Sub")
+    monkeypatch.setenv("HOME", str(place.home))
+    path = place.mission(budget="max_iterations = 1", workspace="in_place = true")
+    path.write_text(path.read_text().replace('path = "repo"', 'path = "repo/sub"'), encoding="utf-8")
+    for words in (["run", "fix.toml"], ["extend", "last", "--max-iterations", "3"], ["resume", "last"]):
+        place.ask(*words, code=None)
+    done = place.json("status", "last")
+    assert done["workspace"]["isolation"][0].startswith(f"{place.repository}, ") and done["status"] == "completed"
+    for words in (["workspace", "diff", "last"], ["run", "fix.toml"]):
+        place.ask(*words, code=None)
+    assert not mark.exists()
 
 
 @ISOLATED
@@ -547,17 +709,17 @@ def test_a_check_runs_what_the_agent_wrote_in_an_isolation_of_its_own(
         token = str(place.home / ".config" / "pursuit" / "token")
         seen = {"token": token, "repo": str(place.repository), "pid": os.getpid(), "socket": listener}
         place.plan([[{"write": {"lib.py": INSIDE.format(**seen, shipped=SHIPPED, port=port)}}]])
-        for isolated, network, wanted in ((True, False, 0), (True, True, 32), (False, False, 63)):
+        rows = [(True, "", 0), (True, "network = true\n", 32), (False, "", 63)]
+        rows += [] if table else [(True, "isolated = false\n", 63)]
+        for isolated, said, wanted in rows:
             agents = f'read = ["{SERVERS}", "plan.json"]\nwrite = ["heard"]\nisolation = {json.dumps(isolated)}\n'
-            own = table.replace("WANTED", str(wanted)) + (
-                "isolation = { network = true }\n" if network and table else ""
-            )
+            own = table.replace("WANTED", str(wanted)) + ("isolation = { network = true }\n" if said and table else "")
             place.write("pursuit.toml", f'[policy]\nmode = "auto"\n{own}[agents]\n{agents}')
             path = place.mission(budget="max_iterations = 1", rest=rest)
-            how = check.replace("WANTED", str(wanted)) + ("network = true\n" if network and not table else "")
+            how = check.replace("WANTED", str(wanted)) + ("" if table else said)
             path.write_text(re.sub(r'command = .*tests.check"\]\ncwd = "repo"', lambda _: how, path.read_text()))  # noqa: B023
             place.json("run", "fix.toml")
-            assert (place.repository / "mark").exists() != isolated
+            assert (place.repository / "mark").exists() == (wanted == 63)
 
 
 def without_bubblewrap(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

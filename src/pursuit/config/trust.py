@@ -40,12 +40,12 @@ MAX_LINE = 300
 CONTINUES = "continues the missions of this ledger, with the commands of their checks"
 ACCEPTS = "accepts the tokens and sign-ins in this file"
 
-NOT_ISOLATED = "is not isolated, which does not work here: nothing limits it"
 _NOTES = {
     "network": "has a network",
+    "plain": "is not isolated",
     "unattended": "asks no permission",
     "in_place": "changes your own files",
-    "unisolated": NOT_ISOLATED,
+    "unisolated": "is not isolated, which does not work here: nothing limits it",
 }
 
 Starts = Mapping[str, str]
@@ -136,7 +136,7 @@ def of_mission(file: MissionFile) -> TrustedFolder:
     rows = [started_server(name, server) for name, server in file.servers.items() if server.enabled]
     for criterion in file.mission.criteria:
         if isinstance(criterion, Check) and criterion.command is not None:
-            how = {"cwd": criterion.cwd, "network": criterion.network}
+            how = {"cwd": criterion.cwd, "network": criterion.network, "plain": not criterion.isolated}
             rows.append(started("check", criterion.criterion_id, criterion.command, **how))
     return TrustedFolder(path=file.path, starts=dict([*rows, *started_by(file.mission)]))
 

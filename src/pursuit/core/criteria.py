@@ -203,7 +203,8 @@ class Check(Criterion):
     command: Annotated[list[Text], Field(min_length=1, max_length=1_000)] | None = None
     cwd: Text | None = None
     network: Flag = False
-    """Whether the command has a network where it is isolated, as a check of an agent's files is."""
+    isolated: Flag = True
+    """`network` and `isolated` are about the command of a check of an agent's files."""
     check: Name | None = None
     timeout: Annotated[Number, Field(gt=0, le=86_400)] | None = None
     idempotent: Flag = False
@@ -223,8 +224,8 @@ class Check(Criterion):
             yield Broken("needs exactly one of tool_name, command and check" + (f", not {forms}" if forms else ""))
         if "command" not in forms and given.get("cwd") is not None:
             yield Broken("cwd requires command")
-        if "command" not in forms and given.get("network"):
-            yield Broken("network requires command")
+        if "command" not in forms and (given.get("network") or given.get("isolated") is False):
+            yield Broken("network and isolated require command")
         if "tool_name" in forms and given.get("metrics"):
             yield Broken("metrics requires a command: a tool reports its metrics itself")
         if "tool_name" not in forms and given.get("args"):

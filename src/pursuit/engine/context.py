@@ -229,11 +229,10 @@ class Run:
         """The environment for the command of a check: that of `[checks.NAME]` if the check is named."""
         named = self.checks.get(self.named_check(criterion_id) or "", {})
         around: ProcessEnvironment = named.get("process_environment", self.process_environment)
-        if self.checking is None:
-            return around
         check = self.check_of(criterion_id)
-        network = check is not None and check.network
-        return replace(around, isolation=self.checking.isolation(around, network))
+        if self.checking is None or (check is not None and not check.isolated):
+            return around
+        return replace(around, isolation=self.checking.isolation(around, check is not None and check.network))
 
     def checked_folder(self, cwd: str | None) -> str:
         """The working folder of a check's command: with a workspace, a temporary worktree of the files that count."""

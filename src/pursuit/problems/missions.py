@@ -205,6 +205,7 @@ def mission_for_agents(
         criteria.append({**base, "criterion_id": "tests", "command": words, "when": "checkpoint", "idempotent": True})
     expect = {"exit_code": 0, "never_exit_codes": [UNSOLVED]}
     judged = {"command": list(submit), "expect": expect, "when": "met", "idempotent": True}
+    judged["isolated"] = False  # it hands the files in, and the judge runs them isolated
     criteria.append({**base, "criterion_id": "hidden tests", **judged})
     agents = [{"kind": "agent", **agent} for agent in wanted]
     turns = max_iterations or TURNS

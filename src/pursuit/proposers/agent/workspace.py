@@ -128,12 +128,14 @@ class AgentWorkspace:
         """Finds the repository. Raises `WorkspaceFailed` if there is none."""
         words = ("rev-parse", "--show-toplevel", "--absolute-git-dir", "--git-path", "objects", "--show-object-format")
         try:
-            said = await self._git(*words, cwd=self.given, by="cwd")
+            known = self.private / "top"  # in place, the agent can make a repository in its folder
+            place = Path(known.read_text(encoding="utf-8")) if known.is_file() else self.given
+            said = await self._git(*words, cwd=place, by="cwd")
         except WorkspaceFailed as error:
             why = f"workspace.path {self.given} is not in a git repository; `git init` and a first commit make it one"
             raise WorkspaceFailed(f"{why} ({error})") from None
         top, git_dir, objects, self._form = said.decode().splitlines()
-        self.top, self.git_dir, self._objects = Path(top), Path(git_dir), (self.given / objects).resolve()
+        self.top, self.git_dir, self._objects = Path(top), Path(git_dir), (place / objects).resolve()
 
     async def prepare(self) -> None:
         """Creates the worktree, or uses that of an earlier process; recreates a missing one."""
@@ -242,11 +244,11 @@ class AgentWorkspace:
         tree = (await self._git("rev-parse", f"{commit}^{{tree}}", by="user")).decode().strip()
         return TreeSnapshot(commit=commit, tree=tree)
 
-    async def open_checks(self, *, again: bool = True, of: TreeSnapshot | None = None) -> None:
+    async def open_checks(self, *, again: bool = True, of: TreeSnapshot | None = None) -> Path:
         """A temporary worktree of the current result, or of `of`; without `again` the existing one, if a check runs."""
         place = self.check_tree
         if not again and await anyio.to_thread.run_sync(place.is_dir):
-            return
+            return place
         snapshot = of or self.last
         if of is None and (snapshot is None or self.settings.in_place):
             snapshot = await self.snapshot("for the checks")
@@ -258,6 +260,7 @@ class AgentWorkspace:
             names = (await self._names_between(self._kept, found))[:MAX_NAMES]
             raise WorkspaceFailed(f"nothing was checked, because protected files differ: {', '.join(names)}")
         self._link(place)
+        return place
 
     async def close_checks(self) -> None:
         await _removed(self.check_tree)
@@ -341,6 +344,7 @@ class AgentWorkspace:
         if promised:
             raise WorkspaceFailed(f"{self.top} is a partial clone; `git fetch --refetch --no-filter` makes it whole")
         await self._make_private()
+        (self.private / "top").write_text(str(self.top), encoding="utf-8")
         # The names in the user's index: a tracked file counts, even if a pattern ignores it.
         tracked = await self._git("ls-files", "--stage", "-z", by="user")
         await self._git("update-index", "-z", "--index-info", index=self._index(self.top), given=tracked)
