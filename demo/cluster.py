@@ -22,8 +22,7 @@ from typing import IO
 import anyio
 
 from local_postgres import LocalPostgres
-from pursuit.core.events import CallIntended, CallSettled, IterationEnded, RunClaimed
-from pursuit.core.history import decoded
+from pursuit.core.events import CallIntended, CallSettled, IterationEnded, RunClaimed, decoded
 from pursuit.errors import LedgerUnavailable, PursuitError
 from pursuit.ledger.contract import Ledger, every_stream
 from pursuit.ledger.opening import file_of, open_ledger

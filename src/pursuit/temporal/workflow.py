@@ -18,7 +18,7 @@ WORKFLOW, DRIVE, PAUSE, WAKE = "pursuit.mission.v1", "pursuit.drive.v1", "pursui
 DRIVE_SECONDS = 600.0
 """Maximum time of one drive by a worker, which then returns the mission."""
 _MAX_DRIVE = timedelta(minutes=15)
-_RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30))
+_RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=4))
 
 
 @dataclass
