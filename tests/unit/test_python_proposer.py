@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -281,6 +282,21 @@ def test_a_program_that_exits_in_its_function_is_a_failure(tmp_path: Path) -> No
     assert (report.verdict_reason, "SystemExit: 3" in str(report.data["reason_text"])) == ("proposer_failed", True)
 
 
+def test_a_process_ends_although_a_function_that_was_abandoned_goes_on(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(HANGS, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(program)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["proposer_failed"]
+
+
+def test_an_iterator_that_is_used_up_is_a_failure(tmp_path: Path) -> None:
+    report = ran(tmp_path, lambda view: next(iter(())))
+    assert report.verdict_reason == "proposer_failed"
+    assert "StopIteration" in str(report.data["reason_text"])
+
+
 def test_a_view_is_bounded(tmp_path: Path) -> None:
     seen: list[tuple[int, int, int]] = []
 
@@ -302,6 +318,17 @@ def test_a_view_is_bounded(tmp_path: Path) -> None:
 
 
 STRATEGY_FILE = {"kind": "python", "callable": "strategy.py:propose"}
+HANGS = """
+import threading
+from pursuit import Budget, Mission, PythonProposer, metric, run
+
+def evaluate():
+    return {}
+
+settings = PythonProposer.of(lambda view: threading.Event().wait()).model_copy(update={"proposer_seconds": 0.01})
+wanted = Mission(directive="d", criteria=[metric("x") < 1], budget=Budget(max_iterations=9), proposer=settings)
+print(run(wanted, tools=[evaluate]).verdict_reason)
+"""
 FILE = mission_file("python.*", threshold("mass", "<=", 2.4), iterations=20, proposer=STRATEGY_FILE)
 STRATEGY = """
 import pursuit

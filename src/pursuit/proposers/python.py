@@ -7,20 +7,23 @@ ledger.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import inspect
 import logging
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextvars import copy_context
 from copy import deepcopy
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from threading import Thread
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 import anyio
-import anyio.to_thread
 from pydantic import Field, PrivateAttr
 
 from pursuit.core.base_model import Broken, Flag, Name, Number
@@ -164,8 +167,26 @@ class FunctionProposer(Proposer):
         if inspect.iscoroutinefunction(self._function):
             return await self._function(view)
         ask = cast("Callable[[View], object]", self._function)
-        answer = await anyio.to_thread.run_sync(ask, view, abandon_on_cancel=True)
+        answer = await _in_thread(lambda: ask(view))
         return await cast("Awaitable[object]", answer) if inspect.isawaitable(answer) else answer
+
+
+async def _in_thread(work: Callable[[], object]) -> object:
+    """The result of a function in a daemon thread: once it is abandoned, the process does not wait for it."""
+    found: Future[object] = Future()
+    found.set_running_or_notify_cancel()
+    context = copy_context()
+
+    def run() -> None:
+        try:
+            found.set_result(context.run(work))
+        except StopIteration:  # no future can have it
+            found.set_exception(RuntimeError("StopIteration was raised"))
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is awaited
+            found.set_exception(error)
+
+    Thread(target=run, name="proposer", daemon=True).start()
+    return await asyncio.wrap_future(found)
 
 
 def _proposed(answer: object) -> Proposed:
