@@ -11,12 +11,13 @@ from pursuit.config.servers import ServerConfig
 from pursuit.core.mission import Mission, Proposal, ToolCall
 from pursuit.core.proposing import ProposerFacts, ProposerSettings, StartedProcess, StoredObjective
 from pursuit.core.state import MissionState
-from pursuit.core.tools import Tool, ToolOverride, Traits
+from pursuit.core.tools import CheckPlace, Tool, ToolOverride, Traits
 from pursuit.engine.context import Clock
 from pursuit.ledger.contract import ANY, Draft, Head, StoredEvent, StreamPage, StreamRow, TaskStore, Wakeup
 from pursuit.ledger.placement import Health, Job, Placement, Requirements, Reschedule, Serving, WorkerRow
 from pursuit.proposers.contract import (
     Blocked,
+    ChecksImpossible,
     Done,
     DrivingPlace,
     Failed,
@@ -36,6 +37,8 @@ from pursuit.upstream.listing import KnownTraits, ToolTraits
 __all__ = [
     "ANY",
     "Blocked",
+    "CheckPlace",
+    "ChecksImpossible",
     "Clock",
     "Done",
     "Draft",

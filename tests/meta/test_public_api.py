@@ -25,11 +25,11 @@ pursuit:
     ValidationFailed View call check done event leave metric nothing predicate run scaffold script serve succeeded
     tool wait
 pursuit.ports:
-    ANY Blocked Clock Done Draft DrivingPlace Failed Head Health Job KnownTraits Mission MissionAdmission
-    MissionState Performed Placement Proposal Proposed Proposer ProposerContext ProposerFacts ProposerKind
-    ProposerSettings Requirements Reschedule ServerConfig Services Serving SimpleKind StartedProcess StoredEvent
-    StoredObjective StreamPage StreamRow TaskStore Tool ToolCall ToolOverride ToolTraits Traits View Waiting Wakeup
-    WorkerRow
+    ANY Blocked CheckPlace ChecksImpossible Clock Done Draft DrivingPlace Failed Head Health Job KnownTraits
+    Mission MissionAdmission MissionState Performed Placement Proposal Proposed Proposer ProposerContext ProposerFacts
+    ProposerKind ProposerSettings Requirements Reschedule ServerConfig Services Serving SimpleKind StartedProcess
+    StoredEvent StoredObjective StreamPage StreamRow TaskStore Tool ToolCall ToolOverride ToolTraits Traits View Waiting
+    Wakeup WorkerRow
 pursuit.tasks:
     InvalidTask TaskContext TaskRecords cancel_task create_task generate_task_id is_terminal task_execution
 pursuit.testing:
