@@ -271,7 +271,8 @@ def test_the_status_says_what_the_agent_can_write_read_and_reach(
 def test_git_works_in_the_worktree_and_changes_nothing_of_the_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = "git log --format=%s && git status --short && git commit -qam mine && git log -1 --format='%s by %an'"
+    script = "id -un && git log --format=%s && git status --short && git commit -qam mine"
+    script += " && git log -1 --format='%s by %an'"
     place = IsolatedPlace(tmp_path, f"echo '# x' >> lib.py; {script}; git branch -D main; git push . HEAD:main")
     place.git("config", "user.name", "Ada")
     place.git("config", "user.email", "ada@localhost")
@@ -406,7 +407,8 @@ def test_a_sign_in_file_is_copied_and_what_the_agent_renewed_is_copied_back(
     assert "old auth.json" in said and "config.toml" in said and "history" not in said
     found = {one.name: one.read_text(encoding="utf-8") for one in folder.iterdir()}
     assert found == {"auth.json": "new\n", "config.toml": "old config.toml\n", "history.jsonl": "old history.jsonl\n"}
-    assert "copies of ~/.codex/auth.json" in place.json("status", "last")["workspace"]["isolation"][1]
+    _, reads, reaches, _ = place.json("status", "last")["workspace"]["isolation"]
+    assert "copies of ~/.codex/auth.json" in reads and "api.openai.com" in reaches.split(", ")
 
 
 FETCH = """
