@@ -19,9 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: demo demo-cluster test check conformance soak bench format clean
 
 demo: $(RUN)  ## size a welded beam with a scripted strategy, no key and no server needed
-	@$(BIN)/pursuit init .pursuit/demo --force >/dev/null
-	@cd .pursuit/demo && env -u PURSUIT_STATE PURSUIT_DEMO_DELAY_MS=5 $(CURDIR)/$(BIN)/pursuit run mission.toml
-	@echo "See it on the page:  cd .pursuit/demo && ../../$(BIN)/pursuit page"
+	@$(BIN)/pursuit demo
 
 demo-cluster: $(STAMP)  ## missions on three workers and a PostgreSQL from a wheel; one worker is killed before your eyes
 	@$(BIN)/python demo/cluster.py

@@ -195,7 +195,7 @@ class ExtraMissing(PursuitError, code="extra_missing", exit_code=2):
 ADVICE = frozenset({
     "pursuit agents", "pursuit approvals", "pursuit approvals show {}", "pursuit approve {}", "pursuit extend {} {} -1",
     "pursuit init", "pursuit init --template {}", "pursuit install --help", "pursuit install claude-code --dry-run",
-    "pursuit iterate {}",
+    "pursuit demo", "pursuit iterate {}",
     "pursuit list", "pursuit migrate up", "pursuit migrate up --role {}", "pursuit page", "pursuit problem compare {}",
     "pursuit problem list", "pursuit problem serve {}", "pursuit problem show {}", "pursuit resume {}",
     "pursuit run {}", "pursuit scaffold {}", "pursuit serve", "pursuit task list",

@@ -139,7 +139,7 @@ def test_listings_and_calls_by_hand_keep_them(searched: Searched) -> None:
     assert set(found["failures"]) == {"refuses", "leaves", "refused"}
     assert "***" in found["failures"]["leaves"], "its last words are shown, without the secrets in them"
     searched.run("tools", "stdio", "--why")
-    searched.both("doctor")
+    searched.both("doctor", "--report")
     for tool in FAILING:
         for server in ("stdio", "http"):
             searched.run("tools", "call", f"{server}.{tool}")

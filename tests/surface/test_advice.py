@@ -303,6 +303,7 @@ FOLLOWERS: dict[str, Callable[[Stage], None]] = {
     "pursuit extend {} {} {}": shows("pursuit extend {} {} {}", "waiting", "mission", "--max-iterations", "9"),
     "pursuit history {} --cursor {}": shows("pursuit history {} --cursor {}", "", "mission", "1"),
     "pursuit history {} --full": shows("pursuit history {} --full", "", "mission"),
+    "pursuit demo": elsewhere("surface/test_cli_first_minute.py", '"demo", "--json"'),
     "pursuit init": made("pursuit init"),
     "pursuit init --template {}": made("pursuit init --template {}", "fix-tests"),
     "pursuit install --help": shows("pursuit install --help", "--dry-run"),

@@ -11,6 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple, NoReturn
 
@@ -18,7 +19,9 @@ import typer
 from typer.core import TyperGroup
 
 from pursuit import __version__
+from pursuit.cli.console import CommandAnswer
 from pursuit.cli.context import Context, WithContext
+from pursuit.errors import advice
 
 
 class Listed(NamedTuple):
@@ -36,6 +39,7 @@ def _panel(title: str, **commands: tuple[str, str]) -> dict[str, Listed]:
 COMMANDS: dict[str, Listed] = {
     **_panel(
         "Start",
+        demo=("missions", "Run an example in .pursuit/demo; needs no key and no network."),
         init=("setup", "Write a commented example mission that runs without changes."),
         schema=("setup", "Print the JSON Schema of mission.toml or pursuit.toml, for editors."),
         scaffold=("setup", "Draft a mission file for a goal from a template; complete it before you run it."),
@@ -135,8 +139,8 @@ app = typer.Typer(
     name="pursuit",
     cls=_Commands,
     help="Pursues a goal with MCP servers until its criteria are met, its budget is spent, or it is stuck.",
-    epilog="Start here:  pursuit init demo,  then  cd demo  and  pursuit run mission.toml",
-    no_args_is_help=True,
+    epilog="Start here:  pursuit demo,  then  pursuit init beam,  cd beam  and  pursuit run mission.toml",
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -144,23 +148,57 @@ for _name, _entry in COMMANDS.items():
     app.command(_name, help=_entry.help, rich_help_panel=_entry.panel)(_listed)
 
 
+def installation() -> dict[str, str | list[str] | dict[str, str]]:
+    """Versions of Pursuit, Python, the system and the packages that it uses; variables that are set, without values."""
+    import platform
+    import re
+    from importlib.metadata import distributions, requires
+
+    installed = {one.name.lower(): one.version for one in distributions()}
+    wanted = [one for one in requires("pursuit") or () if not re.search(r"extra == ['\"](dev|bench)['\"]", one)]
+    names = sorted({re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in wanted})
+    matters = re.compile(r"PURSUIT_\w+|XDG_(DATA|CONFIG)_HOME|\w+_API_KEY|OPENAI_BASE_URL|VIRTUAL_ENV")
+    return {
+        "version": __version__,
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "system": platform.platform(),
+        "packages": {name: installed[name] for name in names if name in installed},
+        "environment": sorted(name for name in os.environ if matters.fullmatch(name)),
+    }
+
+
 def _show_version(ctx: typer.Context, asked: bool) -> None:
     if asked and not ctx.resilient_parsing:
         # typer calls this before it has parsed a `--json` later on the line.
-        typer.echo(f'{{"version": "{__version__}"}}' if "--json" in sys.argv else f"pursuit {__version__}")
+        if "--json" in sys.argv:
+            import json
+
+            typer.echo(json.dumps(installation(), indent=2))
+        else:
+            typer.echo(f"pursuit {__version__}")
         raise typer.Exit
 
 
 @app.callback()
-@WithContext
+@partial(WithContext, reads=True)
 def before(
-    _context: Context,
+    context: Context,
     *,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
-) -> None:
+) -> CommandAnswer | None:
     """Pursues a goal with MCP servers until its criteria are met, its budget is spent, or it is stuck."""
+    if version or context.click.invoked_subcommand is not None:
+        return None
+    steps = {
+        advice("pursuit demo"): "watch an example: a script designs a beam, no key needed",
+        advice("pursuit init"): f"write that example here; then: {advice('pursuit run {}', 'mission.toml')}",
+        advice("pursuit init --template {}", "coding"): "your coding agent works until your checks pass",
+        "pursuit --help": "show all commands",
+    }
+    lines = [f"  {step:32}{text}" for step, text in steps.items()]
+    return CommandAnswer({"next": list(steps)}, "Pursuit works until your criteria are met. Type next:", *lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

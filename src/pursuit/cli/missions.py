@@ -1,10 +1,11 @@
-"""The commands that run missions: run, start, iterate, resume.
+"""The commands that run missions: demo, run, start, iterate, resume.
 
 The answer names each started mission, also after a signal.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import termios
@@ -27,7 +28,8 @@ from pursuit.cli.progress import progress
 from pursuit.cli.queries import follow
 from pursuit.cli.reports import write_reports
 from pursuit.cli.tools import require_same
-from pursuit.config.files import live_folder, parse_json, too_deep
+from pursuit.config.configuration import TOML_NAME
+from pursuit.config.files import STATE_VARIABLE, live_folder, parse_json, too_deep
 from pursuit.config.mission_file import MissionFile, load_mission_file
 from pursuit.config.trust import TrustedFolder, of_mission
 from pursuit.core.approvals import Approval
@@ -81,6 +83,24 @@ def run(
     if detach:
         return Drive(context, mode).start(file, detach=True)
     return Drive(context, mode, wait=wait).run(file)
+
+
+@command(app)
+def demo(context: Context) -> int:
+    """Run the example of `pursuit init` in the folder .pursuit/demo; needs no key and no network.
+
+    The folder has its own ledger. The command starts a new mission each time.
+    """
+    from pursuit.demo.example import write_example
+
+    folder = Path(".pursuit", "demo")
+    write_example(folder, force=True)
+    os.environ.setdefault("PURSUIT_DEMO_DELAY_MS", "5")  # slow enough to be watched
+    state = str(folder / ".pursuit" / "ledger.db") if STATE_VARIABLE in os.environ else None
+    inner = Context(context.click, config=folder / TOML_NAME, state=state, json=context.json)
+    code = Drive(inner, None).run(folder / "mission.toml")
+    inner.screen.note(f"See it on the page:  {inner.command('page')}")
+    return code
 
 
 @command(app)

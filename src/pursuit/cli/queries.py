@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 import msgspec
@@ -218,13 +219,30 @@ async def lessons(
 
 
 @command(app, reads=True)
-def doctor(context: Context) -> CommandAnswer:
+def doctor(
+    context: Context,
+    *,
+    report: Annotated[
+        bool, typer.Option("--report", help="Add versions and the system, for a bug report; it holds no secrets.")
+    ] = False,
+) -> CommandAnswer:
     path, ledger = context.configuration_path, context.ledger_path
     with context.screen.busy("examining"):
         findings = conduct(lambda: examine_installation(path, ledger))
     ok = all(one.level != "broken" for one in findings)
-    data = {"ok": ok, "findings": [one.as_dict() for one in findings]}
-    return CommandAnswer(data, *map(_finding_parts, findings), code=0 if ok else 1)
+    data: dict[str, Any] = {"ok": ok, "findings": [one.as_dict() for one in findings]}
+    parts: list[Part] = []
+    if report:
+        from pursuit.cli.main import installation
+
+        home = str(Path.home())
+        findings = [
+            replace(one, what=one.what.replace(home, "~"), mend=one.mend.replace(home, "~")) for one in findings
+        ]
+        about = installation()
+        data = {"installation": about, "ok": ok, "findings": [one.as_dict() for one in findings]}
+        parts = [Fact(name, str(value)) for name, value in about.items()]
+    return CommandAnswer(data, *parts, *map(_finding_parts, findings), code=0 if ok else 1)
 
 
 @command(app, reads=True)
