@@ -213,7 +213,7 @@ ADVICE = frozenset({
     '`clients = ["{}"]` in `[proposers]`', '`callables = ["{}"]` in `[proposers]`',
     '`"{}" = {{ input = {}, output = {} }}` in `[prices]`', 'schedule."{}" = {{ cron = "{}", mission = "{}" }}',
 })  # fmt: skip
-"""Commands and configuration that printed text recommends. `tests/surface/test_advice.py` follows each of them."""
+"""Commands and configuration that messages recommend. `tests/surface/test_advice.py` tests each."""
 _BARE = re.compile(r'(?<=\.)"([A-Za-z0-9_-]+)"|"([A-Za-z0-9_-]+)"(?= =)')
 
 

@@ -110,7 +110,8 @@ async def test_a_client_makes_more_calls_in_a_minute_than_it_may(tmp_path: Path)
             answer = await served.ask("guest", method, params)
             assert answer["error"]["data"]["code"] == "limit_reached", answer
             assert (
-                "calls_a_minute = 2" in answer["error"]["message"] and "becomes free in" in answer["error"]["message"]
+                "calls_a_minute = 2" in answer["error"]["message"]
+                and "available again in" in answer["error"]["message"]
             )
         assert len(served.world.reached) == 2
         assert "result" in await served.ask("guest", "tools/list", {}), "a list reaches no tool"
@@ -247,7 +248,10 @@ async def test_a_client_uses_more_than_it_may(tmp_path: Path, limit: str, spent:
         answer = await served.call("guest", "mission_iterate", {"session_id": mission})
         told = answer["structuredContent"]
         assert told["status"] == "paused" and limit in told["paused_reason"], told
-        assert "it becomes free" in told["paused_reason"] and told["paused_reason"] in answer["content"][0]["text"]
+        assert (
+            "capacity is available again" in told["paused_reason"]
+            and told["paused_reason"] in answer["content"][0]["text"]
+        )
         assert (await refused(served, "guest"))["details"]["limit"] == limit.partition(" ")[0]
         await served.start("other", WIPES)
         assert served.world.reached == []

@@ -81,12 +81,12 @@ MALFORMED: dict[str, tuple[bytes, tuple[object, int] | None]] = {
 
 # Wrong numbers and texts that only the wire can have, and a word of the tool's answer.
 WRONG: list[tuple[bytes, str]] = [
-    (written(b"1e400"), "directive: must be a text, not"),
-    (written(b"NaN"), "directive: must be a text, not"),
+    (written(b"1e400"), "directive: must be a string, not"),
+    (written(b"NaN"), "directive: must be a string, not"),
     (written(b'"x", "budget": {"max_iterations": 1e400}'), "budget.max_iterations: must be a finite number"),
     (written(b'"x", "budget": {"max_cost_usd": NaN}'), "budget.max_cost_usd: must be a finite number"),
     (written(b'"x", "stagnation_threshold": -Infinity'), "stagnation_threshold: must be a whole number"),
-    (written(b"[" * 150 + b"]" * 150), "directive: must be a text, not"),
+    (written(b"[" * 150 + b"]" * 150), "directive: must be a string, not"),
     (written(b'"' + b"x" * 1_000_000 + b'"'), "directive: string should have at most 8192 characters"),
 ]
 

@@ -78,8 +78,8 @@ def test_wrong_arguments_are_told_all_at_once(make: CommandConfig) -> None:
         "tarte": "is not a known key; did you mean 'target'?",
         "jobs": "input should be greater than or equal to 1",
         "log": "must match ^[a-z/.-]+$",
-        "verbose": "must be true or false, not a text",
-        "defines[1]": "must be a number, not a text",
+        "verbose": "must be true or false, not a string",
+        "defines[1]": "must be a number, not a string",
         "rest": "list should have at most 4 items, not 5",
         "target": "is missing; it must be given",
     }

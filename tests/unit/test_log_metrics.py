@@ -95,7 +95,7 @@ def test_every_fault_is_found_before_the_start(tmp_path: Path) -> None:
         "number": 'must be a regular expression, or a table such as { json = "loss" }, not a number',
         "take.take": "input should be 'last', 'first', 'min', 'max' or 'all'",
         "file.file": "there is no parameter 'oot'; did you mean 'out'?",
-        "list.file": "the parameter 'many' must be a text or a number",
+        "list.file": "the parameter 'many' must be a string or a number",
     }
 
 

@@ -57,7 +57,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"directive": GONE}, "directive", "missing"),
     ({"directive": ""}, "directive", "at least 1"),
     ({"directive": "x" * 8_193}, "directive", "8192"),
-    ({"directive": 3}, "directive", "must be a text"),
+    ({"directive": 3}, "directive", "must be a string"),
     ({"directive": "a\ud800"}, "directive", "unicode"),
     ({"directve": "x"}, "directve", "did you mean 'directive'"),
     ({"zzz": 1}, "zzz", "not a known key"),

@@ -50,7 +50,7 @@ def test_tuples_and_paths_are_taken_as_lists_and_texts(tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("given", "field", "words"),
     [
-        ({"args": "server.py"}, "server.args", 'must be a list of texts, not a text; write ["server.py"]'),
+        ({"args": "server.py"}, "server.args", 'must be a list of strings, not a string; write ["server.py"]'),
         ({"server": {"url": "x"}}, "server", "is built from the command and its args"),
         ({"cwd": "nowhere"}, "server.cwd", "folder 'nowhere' does not exist"),
     ],

@@ -331,7 +331,7 @@ def _belongs_to_ledger(ledger: Path, output: Path) -> bool:
 def run(work: Callable[..., Awaitable[T]], *args: Any) -> T:
     """Runs a coroutine function with the garbage collector on; `main` turns it off while modules load.
 
-    The collector runs seldom, because reference counting frees nearly all objects.
+    The collector rarely runs, because reference counting frees nearly all objects.
     """
     import anyio
 

@@ -566,8 +566,9 @@ def _find(word: str, look: Callable[[], ProblemCatalogue]) -> Manifest:
     except ProblemNotFound:
         if word and os.path.lexists(path / MANIFEST):
             return read_manifest(path / MANIFEST)
-        if found.faults:  # the problem may be among the unreadable ones
-            raise ValidationFailed(found.faults, f"there is no problem {word[:100]!r}, and some have faults") from None
+        if found.faults:
+            why = f"problem {word[:100]!r} was not found; some problem files are invalid, and it may be one of them"
+            raise ValidationFailed(found.faults, why) from None
         raise
 
 

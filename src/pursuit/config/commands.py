@@ -445,7 +445,7 @@ def _words(value: object) -> Template:
 
 def _read_word(value: object) -> Word:
     if not isinstance(value, str):
-        raise ValueError(f"must be a text, not {kind(value)}")
+        raise ValueError(f"must be a string, not {kind(value)}")
     if "\x00" in value:
         raise ValueError("must not hold a null byte")
     return _parse_word(value)
@@ -513,7 +513,7 @@ class CommandTable(EnvironmentTable):
         for name, metric in (as_table(given.get("metrics")) or {}).items():
             file: object = (as_table(metric) or {}).get("file")
             for place in places(_readable([file])):
-                faults = declared.misfits(place, ("array", "boolean"), "must be a text or a number")
+                faults = declared.misfits(place, ("array", "boolean"), "must be a string or a number")
                 yield from (Broken(why, ("metrics", name, "file")) for why in faults)
         if (total := _place_of(given.get("total"))) is not None:
             faults = declared.misfits(total, ("string", "boolean", "array"), "is not a number")

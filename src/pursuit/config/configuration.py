@@ -275,7 +275,9 @@ class ArgumentTable(TableModel):
     def between(cls, given: Mapping[str, Any]) -> Iterator[Broken]:
         kinds = [not _BOUNDS[0].isdisjoint(given), not _BOUNDS[1].isdisjoint(given), "under" in given, "host" in given]
         if sum(kinds) != 1:
-            yield Broken("needs one of under, host, bounds (min, max) and bounds of length (min_length, max_length)")
+            yield Broken(
+                "needs exactly one of under, host, bounds (min, max) and length bounds (min_length, max_length)"
+            )
 
 
 _BOUNDS = (frozenset({"min", "max"}), frozenset({"min_length", "max_length"}))
@@ -285,7 +287,7 @@ def _argument_pattern(value: object, info: ValidationInfo) -> Pattern:
     if isinstance(value, str):
         return value
     if as_table(value) is None:
-        wanted = "must be a text, or a table with under, host, min or max"
+        wanted = "must be a string, or a table with under, host, min or max"
         raise ValueError(f"{wanted}, not {kind(value)}; put it in quotes")
     typed = read_inside(ArgumentTable, value, info)
     if typed.host is not None:

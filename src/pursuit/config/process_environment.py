@@ -270,7 +270,7 @@ def _inherit(value: object) -> Inherit:
         raise ValueError(f'must be true, or a list of names such as ["CI", "AWS_*"], not {kind(value)}')
     names = cast("Sequence[object]", value)
     refuse(
-        Broken(f"must be a text, not {kind(one)}", (at,)) for at, one in enumerate(names) if not isinstance(one, str)
+        Broken(f"must be a string, not {kind(one)}", (at,)) for at, one in enumerate(names) if not isinstance(one, str)
     )
     return tuple(cast("Sequence[str]", names))
 

@@ -54,7 +54,7 @@ _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (type(None), "null"),
     (bool, "true or false"),
     ((int, float), "a number"),
-    (str, "a text"),
+    (str, "a string"),
     ((list, tuple), "a list"),
     (Mapping, "a table"),
 )
@@ -72,7 +72,7 @@ _PLAIN = {
     "union_tag_not_found": "needs a `kind`",
     "missing": "is missing; it must be given",
 }
-_WANTED = {"string_type": "a text", "bool_type": "true or false"}
+_WANTED = {"string_type": "a string", "bool_type": "true or false"}
 
 
 class _Place(NamedTuple):
@@ -199,7 +199,7 @@ def _no_list(given: object, place: _Place) -> str:
     if any(isinstance(one, type) and _fields(one) for one in inner):
         return f"must be a list of tables ([[{place.path}]]), not {kind(given)}"
     hint = f'; write ["{given}"]' if isinstance(given, str) else ""
-    return f"must be a list{' of texts' if str in inner else ''}, not {kind(given)}{hint}"
+    return f"must be a list{' of strings' if str in inner else ''}, not {kind(given)}{hint}"
 
 
 class Broken(NamedTuple):
@@ -346,7 +346,7 @@ def as_json(value: Any, depth: int = 0, *, bits: int = 63) -> Any:
         case None | bool():
             wrong = ""
         case str():
-            wrong = "" if value.isascii() or not _HALF.search(value) else "a text with an unpaired surrogate"
+            wrong = "" if value.isascii() or not _HALF.search(value) else "a string with an unpaired surrogate"
         case int():
             wrong = "" if value.bit_length() <= bits else f"an integer of about {value.bit_length() * 3 // 10} digits"
         case float():
@@ -404,9 +404,9 @@ Args = Annotated[Mapping[str, Any], pydantic.AfterValidator(_arguments)]
 
 
 def filled(value: object) -> str:
-    """Returns the value if it is a text that is not empty."""
+    """Returns the value if it is a string that is not empty."""
     if not isinstance(value, str):
-        raise ValueError(f"must be a text, not {kind(value)}")
+        raise ValueError(f"must be a string, not {kind(value)}")
     if not value.strip():
         raise ValueError("must not be empty")
     return value
@@ -426,7 +426,7 @@ def must(test: Callable[[Any], object], reason: str) -> pydantic.AfterValidator:
 def _in_quotes(value: object) -> str:
     """The fault never shows the value, which may be a secret."""
     if not isinstance(value, str):
-        raise ValueError(f"must be a text, not {kind(value)}; put it in quotes")
+        raise ValueError(f"must be a string, not {kind(value)}; put it in quotes")
     return value
 
 

@@ -289,7 +289,7 @@ async def wait_for_answers(run: Run) -> None:
 
 
 async def _must_wait(run: Run, questions: Sequence[ApprovalAsked] = ()) -> bool:
-    """Records new questions that no yes covers, and expiries; true if one of these questions (or any) is open."""
+    """Records unapproved new questions and expired ones; true if one of `questions` (if empty, any at all) is open."""
     waits = False
 
     def build(state: MissionState) -> Sequence[Event]:

@@ -619,7 +619,7 @@ class PostgresLedger:
         names = (("kind", request.kind), ("status", request.status or ""), *(("type", draft.type) for draft in events))
         for name, value in names:
             if "\0" in value:
-                raise InvalidArgument(f"the {name} {value!r} has a NUL, which PostgreSQL does not store", field=name)
+                raise InvalidArgument(f"the {name} {value!r} contains NUL, which PostgreSQL does not store", field=name)
         return await self._writer.append(request)
 
     async def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[StoredEvent]:

@@ -223,7 +223,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     _refuse_newer(path, found, latest)
     mode = _single_value(connection, "PRAGMA journal_mode = WAL")
     if mode != "wal":
-        raise LedgerUnavailable(f"the ledger {path} needs SQLite's WAL mode, which its disk refuses", path=str(path))
+        why = f"the ledger {path} requires SQLite's WAL mode, which its file system does not support"
+        raise LedgerUnavailable(why, path=str(path))
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA secure_delete = ON")
     connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")

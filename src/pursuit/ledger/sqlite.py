@@ -204,10 +204,7 @@ def stream_row(row: tuple[int, str, str, str, float, float, int, bytes, str]) ->
 
 
 def page_query(**wanted: Unpack[StreamFilter]) -> tuple[str, list[Any]]:
-    """The rest of a query for a page of streams, and its values; the last one is the number of rows to read.
-
-    It is one more than the limit, which tells whether there is a next page.
-    """
+    """The clauses of a page query from WHERE on, and their parameters; an extra row shows that a next page exists."""
     limit, status, cursor = wanted.get("limit", 100), wanted.get("status"), wanted.get("cursor")
     if limit < 1:
         raise InvalidArgument(f"a page needs a limit of at least 1, not {limit}", limit=limit)

@@ -1,7 +1,7 @@
 """The traits of a tool, from the operator's settings, the table of known servers, and the server's annotations.
 
-An annotation makes a tool look safer only if the operator trusts the server; a mission file never does. Without any
-answer the worst is assumed.
+An annotation makes a tool count as safer only if the operator trusts the server. A mission file cannot make a tool
+count as safer. If no source specifies a trait, the least safe value is assumed.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ SECONDS = 30.0
 MAX_OUTPUT = 1024 * 1024
 _PR_SET_DUMPABLE = 4
 READY = " "
-"""The runner prints it before it imports the submission; without it, the runner did not start."""
+"""The runner prints this marker before it imports the submission. Without the marker, the runner did not start."""
 RUN = """
 import json, os, sys
 answer = os.fdopen(os.dup(1), "w")

@@ -92,7 +92,7 @@ def revealed_in(text: str, manifest: Manifest) -> list[str]:
             found.append(f"contains the numbers of the baseline's answer: {', '.join(map(plain_number, row))[:80]}")
         for one in answer:
             if isinstance(one, str) and len(one) >= SHORTEST_TEXT and one in text:
-                found.append(f"contains a text of the baseline's answer: {one[:80]!r}")
+                found.append(f"contains a string from the baseline's answer: {one[:80]!r}")
     return list(dict.fromkeys(found))
 
 

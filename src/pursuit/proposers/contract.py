@@ -144,11 +144,11 @@ class Proposer(ABC):
         raise NotImplementedError(call.tool)
 
     def interrupted(self) -> Performed | None:
-        """The end of the call that was just cancelled; None if it had not begun."""
+        """The outcome of the call that was just cancelled; None if it had not begun."""
         return None
 
     async def recover(self, call: CallRecord) -> Performed | None:
-        """The end of an own call that a dead process left; None if it is not known."""
+        """The outcome of a call to a tool of the proposer that a crash left unfinished; None if it is unknown."""
         return None
 
     @asynccontextmanager

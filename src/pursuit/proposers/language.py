@@ -204,7 +204,7 @@ def body_of(message: Message) -> bytes:
 
 
 def size_of(message: Message, body: bytes) -> int:
-    """The bytes of text that a message counts as: an image is not read as text."""
+    """The size of a message in bytes. Each image counts as `MEDIA_BYTES`, not as its encoded size."""
     media = message.media if isinstance(message, ToolMessage) else ()
     return len(body) - sum(len(one.data) - MEDIA_BYTES for one in media)
 

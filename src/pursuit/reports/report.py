@@ -169,7 +169,7 @@ _SINCE: Mapping[str, Any] = {
     "best_point": None,
     "call_log_omitted": 0,
 }
-"""Defaults for keys that the first reports lack."""
+"""Defaults for keys that reports of early versions lack."""
 
 
 class Report(Shown, frozen=True, kw_only=True):
@@ -288,7 +288,7 @@ def build_report(
 ) -> Report:
     """Builds the report without the ledger's hashes; `state` is the fold of the same events.
 
-    `results` has large results of checks, and `diffs` the diffs of agents' turns, by the digests of their blobs.
+    `results` maps blob digests to large check results; `diffs` maps blob digests to the diffs of agents' turns.
     """
     ended, made, measured = history.ended_calls, history.made_calls, _measured(history)
     iterations = [one for one in history.iterations.values() if one.ended is not None]

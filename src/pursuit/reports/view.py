@@ -49,7 +49,7 @@ class MetricView:
     points: tuple[tuple[float, float], ...]
     best: float | None
     infeasible: str
-    """A text about a better value that violates limits."""
+    """Describes a better value that was rejected because it violates limits; empty if there is none."""
     last: float | None
     target: float | None
     goal: str

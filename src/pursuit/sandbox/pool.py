@@ -70,7 +70,7 @@ class Workers:
 
     @contextlib.asynccontextmanager
     async def session(self, limits: ResourceLimits, policy: OSPolicy) -> AsyncGenerator[AsyncMontySession]:
-        """A fresh session; its process goes back to the pool, or is killed if it still runs."""
+        """Yields a fresh session; then its process returns to the pool, or is killed if its code still runs."""
         try:
             pool = await self._started()
             checkout = pool.checkout(limits=limits, os_policy=policy)

@@ -72,7 +72,7 @@ class Observations:
             case _:
                 raise AttributeError(f"mission has no method {method!r}; use observe or event")
         if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME:
-            raise ValueError(f"the name must be a text of 1 to {MAX_NAME} characters")
+            raise ValueError(f"the name must be a string of 1 to {MAX_NAME} characters")
         name = _json("the name", name)
         self._size += len(name) + len(canonical(value)) + 16
         if self._size > MAX_STATED:

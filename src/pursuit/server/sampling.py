@@ -173,7 +173,7 @@ class PushedModel:
                 raise NoAnswerYet(CALL_AGAIN) from None
             raise NoAnswer(f"the client's model did not answer: {_line(error.message)}") from None
         except ValidationError:
-            raise NoAnswer("the client's answer is not a result of sampling/createMessage") from None
+            raise NoAnswer("the client's answer is not a valid sampling/createMessage result") from None
         return self._form.read(result)
 
 
@@ -233,7 +233,7 @@ def _result(said: object) -> CreateMessageResultWithTools:
     try:
         return CreateMessageResultWithTools.model_validate(given, by_name=False)
     except ValidationError:
-        raise NoAnswer("the client's answer is not a result of sampling/createMessage") from None
+        raise NoAnswer("the client's answer is not a valid sampling/createMessage result") from None
 
 
 def _line(text: str) -> str:

@@ -251,6 +251,5 @@ def _over(limits: Ceilings, usage: Usage, who: str, now: float, *, starts: bool 
 
 
 def _reached(name: str, most: float, who: str, when: str, **details: Any) -> LimitReached:
-    return LimitReached(
-        f"[limits] {name} = {most:g} is reached for {who}; it becomes free {when}", limit=name, value=most, **details
-    )
+    why = f"[limits] {name} = {most:g} is reached for {who}; capacity is available again {when}"
+    return LimitReached(why, limit=name, value=most, **details)

@@ -297,7 +297,7 @@ class Queries:
     async def overview(self, wanted: MissionFilter, *, cursor: str | None = None) -> Overview:
         """The missions in an operator's groups: those that need a person, those under way, those that ended.
 
-        Each group has its newest missions; `more` names the groups that were cut. A `cursor` continues the ended ones.
+        Each group has its newest missions; `more` names the truncated groups. `cursor` gets the next page of `ended`.
         """
         groups: dict[str, list[ListedMission]] = {"needs_you": [], "under_way": [], "ended": []}
         more: list[str] = []

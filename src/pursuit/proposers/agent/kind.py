@@ -57,7 +57,7 @@ CANCEL_SECONDS = 1.0
 START_SECONDS = 60.0
 """Seconds for an agent to start, and to begin or load a session."""
 KILLED = 128
-"""A larger exit code means that a signal ended the process."""
+"""A larger exit code than this means that a signal ended the process."""
 SHOWN = 4_000
 MAX_PRINTED = 6_000
 """Characters of the output of one check in a prompt."""

@@ -60,7 +60,7 @@ class AgentProposer(ProposerSettings):
         if (given.get("command") is None) == (given.get("headless") is None):
             yield Broken("needs exactly one of command and headless")
         if given.get("headless") is not None and not given.get("unattended"):
-            why = "must be true with headless: such an agent asks for no permission"
+            why = "must be true with headless, because such an agent never asks for permission"
             yield Broken(why, "unattended")
 
     @cached_property
@@ -84,11 +84,11 @@ class AgentProposer(ProposerSettings):
 
     @classmethod
     def rules(cls, mission: Mapping[str, Any]) -> Iterable[Broken]:
-        """The user's own tree is not rolled back, and an agent that asks for no permission may not work in it."""
+        """The user's own tree is not rolled back, and an agent that never asks for permission may not work in it."""
         if not value_in(mission.get("workspace"), "in_place"):
             return
         proposer = mission.get("proposer")
         if value_in(proposer, "on_cut") == "rollback":
             yield Broken('on_cut = "rollback" needs a worktree: it would overwrite your own files', "workspace")
         if value_in(proposer, "headless") is not None:
-            yield Broken("a headless agent asks for no permission, so it needs a worktree", "workspace")
+            yield Broken("a headless agent never asks for permission, so it needs a worktree", "workspace")

@@ -160,7 +160,7 @@ class AgentWorkspace:
         self._link(self.tree)
 
     def places(self, *, check: bool = False) -> AgentPlaces:
-        """What the agent of the mission, or a check of its files, can change and read. Raises `CannotIsolate`."""
+        """The paths that the agent can read and write; with `check`, those that a check can. Raises `CannotIsolate`."""
         (self.folder / "home").mkdir(mode=0o700, exist_ok=True)
         read = [one for name in self.settings.link for one in linked(self.top / name)]
         read += [*self._alternates(), self.private] if check else self._alternates()

@@ -51,9 +51,8 @@ IDLE = 1.0
 RECENT = 8
 MARGIN = 3
 """The number of slowest recent iterations that must still fit before `then` is called."""
-SHARE = 0.05
-LEAST = 5.0
-"""Minimum seconds, and the share of the whole time, to keep for `then`: it may start programs, as a judge does."""
+SHARE, LEAST = 0.05, 5.0
+"""Fraction of the total time, and minimum seconds, to reserve for `then`, which may start a judge."""
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ def _scalar(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"must be JSON; {value} is not a JSON number")
     if value is not None and not isinstance(value, bool | int | float | str):
-        raise ValueError("must be a text, a number, true, false or null")
+        raise ValueError("must be a string, a number, true, false or null")
     return value
 
 
@@ -76,7 +76,7 @@ def _broken_range(given: Mapping[str, Any]) -> Iterable[Broken]:
         if low is not None and low <= 0:
             yield Broken(f"log needs a low above 0, not {low:g}", "low")
         if step is not None:
-            yield Broken("step and log exclude each other", "step")
+            yield Broken("step and log cannot be combined", "step")
     if given.get("kind") == "int":
         for name, value in (("low", low), ("high", high), ("step", step)):
             if value is not None and (value != math.floor(value) or abs(value) > MAX_INT):

@@ -512,7 +512,7 @@ NDInts = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 
 def _fitted(points: Rows, order: NDInts, most: int) -> NDInts:
-    """The points to fit a model to: all while they are few, then the best and the points near it."""
+    """The points to fit a model to: up to `most`, all; else the best few and the points nearest to the best."""
     if len(points) <= most:
         return np.arange(len(points))
     near = np.argsort(distances(points, points[order[:1]])[:, 0], kind="stable")

@@ -129,7 +129,7 @@ class PendingCall:
                 with anyio.move_on_after(self._ask_seconds):
                     await question.answered.wait()
                     if question.answer is None:
-                        raise UpstreamError(INVALID_REQUEST, f"{method}: its call has ended")
+                        raise UpstreamError(INVALID_REQUEST, f"{method}: the tool call that needed it has ended")
                     return question.answer
         finally:
             del self._questions[key]

@@ -173,7 +173,7 @@ class Relay:
         return await self._pending.run(request, params, perform, foreign=True)
 
     def _notifier(self, request: ClientRequest, about: InitializeResult, progress: Progress) -> NotifyFn | None:
-        """Receives the notifications for this request; None if neither progress nor log messages can come."""
+        """The callback that forwards notifications of a call; None if the client accepts neither progress nor logs."""
         if progress.token is None and "logging" not in about.capabilities:
             return None
         level = log_level(request.params)

@@ -336,7 +336,7 @@ class PendingWatcher:
             call.cancel()
 
     def watch(self, call: PendingWork, settle: Settle) -> None:
-        """Watches a call until it has ended, however often its client returns meanwhile."""
+        """Watches a call until it ends, even if the client retries in the meantime."""
         if call not in self._calls:
             self._calls.add(call)
             self._tasks.start_soon(self._watch, call, settle)

@@ -60,7 +60,7 @@ PlanFor = Callable[[Context], Awaitable[TaskPlan]]
 """Plans the call of a request as a task; raises the refusal of the call."""
 
 PerformerFor = Callable[[Context], Performer]
-"""Makes the call of a request without a waiting client."""
+"""Returns the performer for a request's call, which runs after the client has stopped waiting."""
 
 
 class StatusNotifications:
