@@ -64,8 +64,18 @@ def test_a_metric_of_a_check_decides_another_criterion(tmp_path: Path, program: 
         ("print('seconds=0.5'); raise SystemExit(1)", "metrics.seconds = 'seconds=(.*)'", None),
         ("print('none')", "metrics.seconds = 'seconds=(.*)'", "finds nothing in the output"),
         ("print('x')", 'metrics.seconds = { json = "s", file = "old.json" }', "was not written by this run"),
+        (
+            "import os; open('x', 'w').write('{\"s\": 0.1}'); os.path.lexists('link') or os.symlink('x', 'link')",
+            'metrics.seconds = { json = "s", file = "link" }',
+            "is a link",
+        ),
+        (
+            "import os; os.path.lexists('d') or os.symlink('.', 'd'); open('x', 'w').write('{\"s\": 0.1}')",
+            'metrics.seconds = { json = "s", file = "d/x" }',
+            "lies behind one",
+        ),
     ],
-    ids=["failed", "missing", "old file"],
+    ids=["failed", "missing", "old file", "link", "folder that is a link"],
 )
 def test_a_check_without_its_metric_leaves_the_criterion_open(
     tmp_path: Path, program: str, metrics: str, why: str | None

@@ -374,6 +374,16 @@ def test_the_person_is_asked_once_and_the_default_is_no(victim: Victim) -> None:
     assert "trust it" not in victim.run("tools")[1]
 
 
+def test_init_does_not_trust_the_servers_of_a_file_that_was_there_before(victim: Victim) -> None:
+    marker = victim.folder / "started"
+    server = {"command": "sh", "args": ["-c", f"touch {marker}"]}
+    victim.write("mcp.json", json.dumps({"mcpServers": {"theirs": server}}))
+    assert victim.run("init")[0] == 0
+    code, said = victim.run("tools")
+    assert (code, "not trusted" in said) == (2, True), said
+    assert not marker.exists()
+
+
 def test_what_init_writes_is_trusted(victim: Victim) -> None:
     assert victim.run("init")[0] == 0
     assert victim.run("tools")[0] == 0
@@ -382,7 +392,7 @@ def test_what_init_writes_is_trusted(victim: Victim) -> None:
 
 
 def test_shipped_problems_are_trusted(victim: Victim) -> None:
-    problems = discover([]).problems
+    problems = list(discover([]))
     assert len(problems) > 5
     trust.require_trusted(one for problem in problems for one in workspaces_of(problem))
 

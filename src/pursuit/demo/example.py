@@ -9,7 +9,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
-from pursuit.config.configuration import TOML_NAME, load_configuration
+from pursuit.config.configuration import JSON_NAME, TOML_NAME, load_configuration
 from pursuit.config.json_schemas import SCHEMAS, schema_text
 from pursuit.config.mission_file import load_mission_file
 from pursuit.config.trust import of_configuration, of_mission, record
@@ -99,9 +99,10 @@ def write_example(target: Path, *, force: bool = False, template: str = DEFAULT)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ValidationFailed([Fault(field=str(target), reason=reason)], "the example was not written") from error
-    # The user requested these files, so they are trusted. If that cannot be recorded, `run` asks.
+    # The user requested these files, so they are trusted. The servers of an mcp.json that was there before may be a
+    # stranger's: they are not. If nothing is recorded, `run` asks.
     with suppress(ValidationFailed):
-        has_one = target / TOML_NAME in paths
+        has_one = target / TOML_NAME in paths and not (target / JSON_NAME).exists()
         own = of_configuration(load_configuration(target / TOML_NAME)) if has_one else None
         written = [path for path in paths if path.suffix == ".toml" and path.name != TOML_NAME]
         missions = [of_mission(load_mission_file(path)) for path in written]

@@ -66,15 +66,24 @@ async def run_command(
     cut = [name for name, tail in tails.items() if tail.cut]
     told: dict[str, Any] = {"cut": cut, "not_inherited": withheld}
     if metrics and code == 0:
-        told |= await anyio.to_thread.run_sync(partial(_measured, metrics, texts, before))
+        told |= await anyio.to_thread.run_sync(partial(_measured, metrics, texts, before, cwd))
     return {"exit_code": code, **texts, **{key: names for key, names in told.items() if names}}
 
 
+def _is_linked(file: str, cwd: str | None) -> bool:
+    """True if a link leads to a file: the tree of a check is an agent's, and may lead anywhere."""
+    folder = os.path.realpath(cwd or ".")
+    return os.path.realpath(file) != os.path.normpath(Path(folder, os.path.relpath(file, cwd or ".")))
+
+
 def _measured(
-    rules: Sequence[MetricRule], texts: Mapping[str, str], before: Mapping[str, Sequence[int]]
+    rules: Sequence[MetricRule], texts: Mapping[str, str], before: Mapping[str, Sequence[int]], cwd: str | None
 ) -> dict[str, Any]:
     """The metrics in the output, and in the files that the command wrote."""
-    found, notes = LogMetrics(rules), list[str]()
+    links = [rule for rule in rules if rule.file is not None and _is_linked(rule.file, cwd)]
+    notes = [f"metric {rule.name}: {rule.file} is a link, or lies behind one" for rule in links]
+    rules = [rule for rule in rules if rule not in links]
+    found = LogMetrics(rules)
     for rule in rules:
         try:
             if rule.file is None:
