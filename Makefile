@@ -46,6 +46,7 @@ check-static: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
+	$(BIN)/zizmor --offline --no-progress --quiet .
 	$(BIN)/pyright
 
 conformance: $(STAMP) $(SUITE)  ## the official suite against `pursuit serve`

@@ -88,3 +88,38 @@ def test_the_hook_of_the_plugin_calls_the_gate_only_where_there_is_one(event: st
     assert called() == ""
     (project / "gate.toml").touch()
     assert called() == f"{project} gate gate.toml\n"
+
+
+def test_workflows_pin_each_action_by_commit_and_test_each_supported_python() -> None:
+    files = [*(ROOT / ".github" / "workflows").glob("*.yml"), ROOT / "action.yml"]
+    used = [line for file in files for line in re.findall(r"uses: (.*)", file.read_text(encoding="utf-8"))]
+    assert len(used) > 5
+    assert [line for line in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)] == []
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    supported = set(re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"])))
+    tested = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    assert set(re.findall(r'system: ubuntu-[\d.]+, python: "(3\.\d+)"', tested)) == supported
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    assert f"| Python | {', '.join(sorted(supported))} |" in page
+
+
+def test_the_action_runs_a_check_with_options_that_exist(tmp_path: Path) -> None:
+    command = re.findall(r"run: '(.* check .*)'", (ROOT / "action.yml").read_text(encoding="utf-8"))[0]
+    program = tmp_path / "pursuit" / "bin" / "pursuit"
+    program.parent.mkdir(parents=True)
+    program.symlink_to(Path(sys.executable).with_name("pursuit"))
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "RUNNER_TEMP": str(tmp_path), "PURSUIT_TRUST": "1"}
+    (tmp_path / "m.toml").write_text(
+        'directive = "Look"\nbudget = { max_iterations = 1 }\nallow_all_tools = true\n'
+        'criteria = [{ criterion_id = "there", kind = "check", command = ["test", "-f", "there"] }]\n',
+        encoding="utf-8",
+    )
+
+    def code() -> int:
+        words = ["bash", "-c", command]
+        given = {**environment, "MISSION": "m.toml", "AT": ""}
+        return subprocess.run(words, cwd=tmp_path, env=given, capture_output=True, check=False).returncode
+
+    assert code() == 1
+    (tmp_path / "there").touch()
+    assert code() == 0
