@@ -176,7 +176,7 @@ class _MemoryWakeup:
 class SmallServer:
     """A quick MCP server over stdio for tools that are functions: `SmallServer("shop", evaluate).run()` in a file.
 
-    It needs no package. Each call runs in a separate thread; a tool returns a text, or a dict as structured content.
+    It needs no package. Each call runs in a separate thread; a tool returns a string, or a dict as structured content.
     Nothing is checked.
     """
 
@@ -371,7 +371,7 @@ async def check_placement(placement: Placement) -> None:
     await placement.enqueue("again", ours)
     await placement.enqueue("again", ours, delay=1_000)
     await placement.enqueue("elsewhere", Requirements("another-queue"))
-    _must((await placement.health()).queued == 3, "a key is one job, also if it is enqueued twice")
+    _must((await placement.health()).queued == 3, "a key is one job, even if it is enqueued twice")
     worker = RecordingWorker(most=2, answers={"again": Reschedule(0.0)})
     with anyio.fail_after(SECONDS):
         await placement.run(worker, 1)

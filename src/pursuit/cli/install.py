@@ -195,7 +195,7 @@ def install(
         secret = known.http_entry(port, context.tokens.local()[0])
         action, text = plan(target, Edit(within=known.servers_key, name=name, entry=secret))
     new_folder = not target.path.parent.exists()
-    # Other users may be able to read the file with the token, also if an older release wrote it.
+    # Other users may be able to read the file with the token, even if an older release wrote it.
     shut = with_token and is_shared(target.path)
     backup = None
     if not dry_run and (action != "unchanged" or shut):

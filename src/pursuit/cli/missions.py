@@ -1,6 +1,6 @@
 """The commands that run missions: demo, run, start, iterate, resume.
 
-The answer names each started mission, also after a signal.
+The answer names each started mission, even after a signal.
 """
 
 from __future__ import annotations

@@ -318,7 +318,7 @@ async def until_over(
 ) -> bool:
     """Passes every event of a mission to `show` until the mission ends or is interrupted, or `show` returns True.
 
-    Returns whether the mission is interrupted. Returns also if the mission had already ended, but not at an end that
+    Returns whether the mission is interrupted. Returns even if the mission had already ended, but not at an end that
     was reverted later.
     """
     head = (await service.state(mission_id)).seq

@@ -241,7 +241,7 @@ def _as_word(value: str | float) -> str:
 
 
 _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
-# `..` as a path segment: bounded by ends or by characters that names do not contain; also after an option: `-I..`.
+# `..` as a path segment: bounded by ends or by characters that names do not contain; even after an option: `-I..`.
 _CLIMB = re.compile(r"(?:^|[^\w.+~-]|^-{1,2}\w*)\.\.(?=$|[^\w.+~-])")
 OPTIONS_END = "--"
 

@@ -171,7 +171,7 @@ def _private_files() -> list[tuple[str, bool]]:
 
 
 def kernel_files() -> list[str]:
-    """Options for `/dev` and `/proc`. Kernel files are root's, also in a namespace that root created."""
+    """Options for `/dev` and `/proc`. Kernel files are root's, even in a namespace that root created."""
     words = ["--dev", "/dev", "--proc", "/proc"]
     for one in sorted(Path("/proc").glob("[!0-9]*")):
         if not one.is_symlink() and (one.is_dir() or one.stat().st_mode & 0o222):

@@ -2,8 +2,8 @@
 
 Events of missions and of gateways are read into one record, `Approval`; each question is written to the stream that
 asks it. Only this module creates the events that answer or expire a question.
-Invariant: a yes is remembered for a tool with these arguments, or for the whole tool if the person chose so. If several
-people must say yes, each person counts once and the narrowest yes applies. Silence means no.
+Invariant: an approval is stored for a tool with these arguments, or for the whole tool if the person chose so. If
+several people must approve, each person counts once and the narrowest approval applies. Silence means no.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from pursuit.core.gateway_events import (
 
 Answer = Permission | Literal["expired"]
 WIDTHS: tuple[Permission, ...] = ("once", "arguments", "mission")
-"""The scopes of a yes, narrowest first."""
+"""The scopes of an approval, narrowest first."""
 GRANTS = frozenset(WIDTHS)
 MAX_PEOPLE = 5
-"""The most people who can be required to say yes to one call."""
+"""The most people who can be required to approve one call."""
 APPROVAL_ID = re.compile(r"approval-[0-9a-f]{16}")
 EXPIRY = "its expiry"
 """The `by` of a denial that records the expiry of a gateway's question."""
@@ -77,23 +77,23 @@ class Approval:
     asked_at: float
     until: float
     scope: str
-    """The scope of a yes to exactly this call."""
+    """The scope of an approval of exactly this call."""
     client: str | None = None
     """The client that makes the call; None is the operator."""
     owner: str | None = None
     """The client that owns the mission."""
     require: int = 1
     digest: str | None = None
-    """The definition of the tool that the yes is about."""
+    """The definition of the tool that the approval is about."""
     accepts: Mapping[str, Any] | None = None
-    """The changes that a yes accepts (`Changes.what`), if the question is about a server's changes and not a call."""
+    """The changes (`Changes.what`) that an approval accepts, if the question is about a server's changes; else None."""
     answer: Answer | None = None
     by: str | None = None
     why: str | None = None
     channel: Channel | None = None
     answered_at: float | None = None
     said: Mapping[str, Yes] = field(default_factory=dict[str, Yes])
-    """The people who said yes, by subject."""
+    """The people who approved, by subject."""
     shown: frozenset[str] = frozenset()
     """The subjects who have seen the arguments in full."""
     kept: bool = False
@@ -103,7 +103,7 @@ class Approval:
 
     @property
     def granted(self) -> bool:
-        """True if enough people have said yes."""
+        """True if enough people have approved."""
         return self.answer in GRANTS
 
     def is_open(self, now: float) -> bool:
@@ -123,7 +123,7 @@ class Approval:
         return self.scope == call_scope(tool, args, digest=self.digest, client=self.client)
 
     def granted_scope(self) -> str:
-        """The scope of a yes that covers more than this call."""
+        """The scope of an approval that covers more than this call."""
         wide = self.answer == "mission" and self.accepts is None
         scope = tool_scope(self.tool, digest=self.digest, client=self.client) if wide else self.scope
         return _of_people(scope, self.require)
@@ -179,7 +179,7 @@ def answer_event(
 
 
 def unattended_answer(asked: ApprovalAsked) -> ApprovalAnswered:
-    """The yes of the operator who wrote `unattended = true`."""
+    """The approval by the operator who wrote `unattended = true`."""
     return ApprovalAnswered(at=asked.at, approval_id=asked.approval_id, answer="once", by="unattended = true")
 
 
@@ -224,9 +224,9 @@ class Questions:
         digest: str | None,
         require: int = 1,
     ) -> bool:
-        """True if enough people have said yes to this call of a client, in this question or by a wider yes.
+        """True if enough people have approved this call of a client, in this question or a wider one.
 
-        A yes is for the definition that the tool had. In old ledgers, which lack definitions, it is for any definition.
+        An approval is for the tool's definition at that time. Old ledgers lack definitions: there it is for any.
         """
         known = self.asked.get(question)
         if known is not None and known.answer is not None:
@@ -289,7 +289,7 @@ class Questions:
             self.asked[question] = replace(asked, answer="expired", answered_at=at)
 
     def _answered(self, event: ApprovalAnswered | GatewayApprovalAnswered) -> None:
-        """A no in time counts, or a yes from enough people; a wide yes also answers other questions."""
+        """A denial in time decides, or approval by enough people; a wide approval also answers other questions."""
         asked = self.asked.get(event.approval_id)
         if isinstance(event, GatewayApprovalAnswered) and event.by == EXPIRY and event.person is None:
             self._expired(event.approval_id, event.at)
@@ -310,7 +310,7 @@ class Questions:
         if answer == "denied" or (answer == "once" and asked.accepts is None):
             return
         self.granted.add(asked.granted_scope())
-        # At a gateway only its own answer closes a question: a later gateway may use it, and does not know this yes.
+        # At a gateway only its own answer closes a question: a later gateway may use it, and does not know this one.
         for other in self.open() if asked.asker == "mission" else ():
             wide = tool_scope(other.tool, digest=other.digest, client=other.client)
             if other.accepts is None and self.covers([other.scope, wide], other.require):

@@ -2,7 +2,7 @@
 
 A value that meets such a threshold makes its call a candidate. The criterion counts once the same call, measured again
 that many times, meets it on average; the first value is left out, because it was selected for being good. Each
-rejection doubles the number for every candidate, also for the rejected one, whose values all count. This prevents
+rejection doubles the number for every candidate, even for the rejected one, whose values all count. This prevents
 measuring again until a lucky value comes.
 
 A trial of a search that meets all thresholds is a candidate without `confirm`: one fresh measurement shows whether

@@ -351,8 +351,8 @@ class CallRefused(Event, frozen=True, kw_only=True):
 class ApprovalAsked(Event, frozen=True, kw_only=True):
     """A person is asked whether a call may be made; after `until`, silence counts as no.
 
-    `subject` is the driving client, for which a yes counts; None is the operator. `require` is the number of people
-    who must say yes. `cut` is true if the description does not show the arguments in full.
+    `subject` is the driving client, for which an approval is valid; None is the operator. `require` is the number of
+    people who must approve. `cut` is true if the description does not show the arguments in full.
     """
 
     approval_id: str
@@ -367,9 +367,9 @@ class ApprovalAsked(Event, frozen=True, kw_only=True):
     require: int = 1
     cut: bool = False
     digest: str | None = None
-    """The definition of the tool that the yes is about."""
+    """The definition of the tool that the approval is about."""
     accepts: dict[str, Any] | None = None
-    """The changes that a yes accepts (`Changes.what`), if the question is about a server's changes and not a call."""
+    """The changes (`Changes.what`) that an approval accepts, if the question is about a server's changes; else None."""
 
 
 class ApprovalExpired(Event, frozen=True, kw_only=True):

@@ -764,7 +764,7 @@ def cut_short(status: str, summary: Mapping[str, Any], now: float) -> bool:
     """True if a row shows a run that stopped, or may still be running, before it reached its goal.
 
     An expired question is a reason to continue: its call is then refused. A task that the mission waits for may have
-    ended meanwhile.
+    ended in the meantime.
     """
     waiting_for = summary.get("waiting_for") if status == "waiting" else None
     expired = waiting_for == "approval" and now >= summary.get("wait_until", math.inf)

@@ -76,11 +76,11 @@ class GatewayApprovalAsked(GatewayEvent, frozen=True, kw_only=True):
     cut: bool = False
     digest: str | None = None
     accepts: dict[str, Any] | None = None
-    """The changes that a yes accepts (`Changes.what`), if the question is about a server's changes and not a call."""
+    """The changes (`Changes.what`) that an approval accepts, if the question is about a server's changes; else None."""
 
 
 class GatewayApprovalAnswered(GatewayEvent, frozen=True, kw_only=True):
-    """A person's answer. A no counts, or a yes from as many people (`person`) as are required.
+    """A person's answer. One denial decides, or approval by as many people (`person`) as are required.
 
     `audited` is true if the audit has an entry for it; expiries and answers in older ledgers lack one.
     """

@@ -353,7 +353,7 @@ class History:
         row = calls.get(event.call_id)
         if row is None:
             calls[event.call_id] = CallRow(seq=seq, call_id=event.call_id, at=event.at, intended=event)
-        else:  # it was asked about, or is sent again
+        else:  # it needed approval, or is sent again
             if row.intended is None:  # a question does not change the order in which calls are sent
                 del calls[event.call_id]
             calls[event.call_id] = msgspec.structs.replace(row, intended=event, end=None)

@@ -59,7 +59,7 @@ class Changes:
 
     @property
     def what(self) -> dict[str, Any]:
-        """The changes that a yes accepts, for a record."""
+        """The changes that an approval accepts, for a record."""
         return {"server": self.server, "folder": self.folder, "tools": dict(self.tools)}
 
     @property

@@ -451,7 +451,7 @@ class MissionState(Standing):
         return self.wall_clock + held
 
     def wait_left(self, now: float) -> float:
-        """Seconds until its wait ends; infinite without an end."""
+        """Seconds until its wait ends; infinite if the wait has no time limit."""
         return math.inf if self.wait_until is None else max(0.0, min(self.wait_until - now, self.wait_seconds))
 
     def waited(self, now: float) -> float:

@@ -5,8 +5,8 @@ A call that passes gets a `CallIntended`, any other a `CallRefused`. Only this m
 nothing is sent before its intent is durable.
 
 A person is asked before the driver makes the call, or while an agent's turn holds it. The question is durable before
-anyone sees it, waiting for its answer holds no resources, and silence means no. A call that an earlier yes covers does
-not need another question.
+anyone sees it, waiting for its answer holds no resources, and silence means no. A call that an earlier answer
+approves does not need another question.
 """
 
 from __future__ import annotations
@@ -116,13 +116,13 @@ def question_id(state: MissionState, planned: Planned, tool: Tool, ruling: Rulin
 
 
 def _is_accepted(state: MissionState, changes: Changes) -> bool:
-    """True if a person said yes to these changes of a server in this mission."""
+    """True if a person approved these changes of a server in this mission."""
     known = state.approvals.get(approval_id(changes.key))
     return known is not None and known.accepts is not None and known.granted
 
 
 def driving_client(state: MissionState) -> str | None:
-    """The driving client, for which a yes counts; None is the operator."""
+    """The driving client, for which an approval is valid; None is the operator."""
     return None if state.driver is None else state.driver.subject
 
 
@@ -394,7 +394,7 @@ def _unused_answer(run: Run, asked: ApprovalAsked) -> Approval | None:
 
 
 def _is_granted(state: MissionState, asked: ApprovalAsked) -> bool:
-    """True if a yes covers the question's call; false for questions about changes, which do not have a call."""
+    """True if the question's call is approved; false for questions about changes, which do not have a call."""
     return asked.accepts is None and state.approvals.is_granted(
         asked.approval_id, asked.tool, asked.args, client=asked.subject, digest=asked.digest, require=asked.require
     )

@@ -275,7 +275,7 @@ class Run:
         return self._effects
 
     def deadline(self, timeout: float) -> Deadline:
-        """A scope that is cancelled when a call's time is up; time that the operator adds meanwhile is included."""
+        """A scope that is cancelled when a call's time is up; time that the operator adds before that counts too."""
         left = self.wall_clock_left()
         return Deadline(self.deadlines, timeout=timeout, ceiling=self.settings.call_ceiling, wall_clock_left=left)
 

@@ -147,7 +147,7 @@ class RunOrder:
     after: int | None = None
     """The number of iterations that the caller knows of; if there are more, nothing begins."""
     resume: bool = False
-    """True if a paused or failed mission continues; for the operator, also a mission without progress."""
+    """True if a paused or failed mission continues; for the operator, even a mission without progress."""
     background: bool = False
     """True if another process takes the run over if this one dies."""
     mode: str | None = None

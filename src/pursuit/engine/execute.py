@@ -180,7 +180,7 @@ class Settlement(msgspec.Struct, frozen=True):
 
 
 async def _perform_or_cancel(run: Run, call: CallRecord, tool: Tool, timeout: float | None) -> Settlement | None:
-    """Performs a call; if it is cancelled meanwhile, that outcome is stored before the cancellation propagates.
+    """Performs a call; if it is cancelled, that outcome is stored before the cancellation propagates.
 
     A call that is a task continues whatever happens here; None while it runs.
     """

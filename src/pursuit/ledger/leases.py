@@ -69,7 +69,7 @@ def fenced(stream: str) -> Fenced:
 
 
 class Leases:
-    """All leases of one open ledger; one statement renews them, after each third of their lease time."""
+    """All leases of one open ledger; one statement renews them, after every third of their lease time."""
 
     def __init__(self, link: Link, seconds: float) -> None:
         # A separate connection: a slow read must not cost a lease.
@@ -112,7 +112,7 @@ class Leases:
         return Holder(pid=rows[0][0], host=rows[0][1], since=rows[0][2]) if rows else None
 
     async def renew(self) -> None:
-        """Renews all leases; marks those that another holder took or that expired meanwhile as lost."""
+        """Renews all leases; marks those that another holder took or that expired as lost."""
         asked, mine = _seconds(), dict(self._held)
         try:
             rows = await self._link.ask(

@@ -214,7 +214,7 @@ class WriteQueue:
         return cls(database.with_name(f"{database.name}-gate"))
 
     def try_enter(self) -> bool:
-        """True if this process may write now; waits at most 3 ms. True also on file systems without locks."""
+        """True if this process may write now; waits at most 3 ms. True even on file systems without locks."""
         if self._descriptor is None:
             return True
         for _ in range(_SPINS):

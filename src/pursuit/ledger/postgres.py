@@ -95,7 +95,7 @@ _SUMMARY_SECONDS = 1.0
 MAX_RANKED = 2_000
 _REMEMBERED = 10_000
 _TOGETHER = 1_000
-"""Maximum blobs to remove in one transaction; no commit with blobs may run meanwhile."""
+"""Maximum blobs to remove in one transaction; no commit with blobs may run at the same time."""
 
 _COMMIT = f"SELECT * FROM pursuit.commit({', '.join(['%s'] * 24)})"  # noqa: S608 - marks alone
 _COLUMNS = "id, name, kind, status, created_at, updated_at, head_seq, head_hash, summary"

@@ -193,7 +193,7 @@ def _migrate(connection: psycopg.Connection[Any], address: str) -> None:
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
         found = _version(connection, address)
         if found == max(_migrations()):
-            return  # another process has migrated it meanwhile
+            return  # another process has already migrated it
         if not found:
             connection.execute("CREATE SCHEMA IF NOT EXISTS pursuit")
             connection.execute("CREATE TABLE pursuit.version (number integer PRIMARY KEY)")

@@ -322,7 +322,7 @@ class Writer:
         """Tries to commit without waiting: False if another process is writing, else every request has its outcome."""
         if not self._queue.try_enter() and courteous:
             return False
-        # Requests whose tasks were cancelled meanwhile are not stored.
+        # Requests whose tasks were cancelled before the commit are not stored.
         batch.requests = [one for one in batch.requests if one.waiter is not None and not one.waiter.cancelled()]
         try:
             self._commit(batch.requests)

@@ -29,7 +29,7 @@ FOLDED_NODES: Final = 2_000
 """A value with more parts is shown as plain JSON: each fold is an element in the browser's memory."""
 MAX_TEXT: Final = 4_000_000
 MAX_COMPARED: Final = 5_000
-"""Maximum lines of compared values: the time grows quadratically, and missions wait meanwhile."""
+"""Maximum lines of compared values: the time grows quadratically, and missions wait until it ends."""
 _OPEN_DEPTH = 2
 _LONG_LINE = 120
 _SIGNATURES: Final[Mapping[str, tuple[bytes, ...]]] = {

@@ -581,7 +581,7 @@ def decide_own(layers: Layers, tool: Tool, arguments: Mapping[str, Any]) -> Ruli
 def decide_request(layers: Layers, tool: Tool, params: Mapping[str, Any]) -> Ruling:
     """The ruling for a request that is not a call (`tool` stands for its method), or for an offered command.
 
-    Nobody is asked about it. Without a rule or layer that names it, a request that is not a read is denied only in
+    It cannot be approved. Without a rule or layer that names it, a request that is not a read is denied only in
     mode `never`.
     """
     ruled = layers.operator.ruled(tool, params)
@@ -598,7 +598,7 @@ def conditional_rules(layers: Layers, tool: Tool) -> list[Rule]:
 
 
 def may_ask(layers: Layers, tools: Iterable[Tool]) -> bool:
-    """True if a person may have to be asked about a call of one of these tools."""
+    """True if a call of one of these tools may need approval."""
     if layers.mode == "never":
         return False
     asks = layers.mode == "ask" and any(rule.decision == "ask" for rule in layers.operator.rules)

@@ -129,7 +129,7 @@ class ProcessTable:
 
     @asynccontextmanager
     async def stopped(self, root: Root) -> AsyncGenerator[None]:
-        """Suspends all processes of a command during the block, including those that they start meanwhile."""
+        """Suspends all processes of a command during the block, including those that they start during it."""
         found: dict[Key, ProcessInfo] = {}
         try:
             while fresh := [one for one in await self.members(root, found) if one.key not in found]:

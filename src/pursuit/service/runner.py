@@ -210,7 +210,7 @@ class Runner(Service):
     async def continue_run(
         self, mission_id: str, *, placed: WorkerRun | None = None, driver: Identity | None = None
     ) -> MissionState:
-        """Drives an interrupted run to its goal; a mission that was paused meanwhile stays paused.
+        """Drives an interrupted run to its goal; a mission that was paused in the meantime stays paused.
 
         A `placed` run is in the background; if it has not begun, it runs to the end, for that `driver`.
         """

@@ -280,7 +280,7 @@ class Schedules:
 
     async def _tick(self, name: str) -> None:
         now = self.clock.now()
-        # Only one task may fold into a state, so it is removed meanwhile.
+        # Only one task may fold into a state, so it is removed for that time.
         state = await read_schedule(self.service.ledger, name, self._states.pop(name, None))
         if state is None:
             await self._append(name, 0, [ScheduleBegan(at=now)])

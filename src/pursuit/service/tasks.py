@@ -379,7 +379,7 @@ class Tasks:
         return found
 
     async def get(self, task_id: str, *, requestor: str | None = None) -> TaskState:
-        """The current state of a task. Raises `TaskNotFound`, also for another requestor's task."""
+        """The current state of a task. Raises `TaskNotFound`, even for another requestor's task."""
         return await self.store.get(task_id, requestor=requestor)
 
     async def show(self, task_id: str, *, requestor: str | None = None) -> dict[str, Any]:

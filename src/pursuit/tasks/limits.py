@@ -107,7 +107,7 @@ class RunningTasks:
             )
 
     async def _look(self) -> None:
-        """Counts again. Tasks that begin or end here meanwhile may be missing on the pages, or outdated."""
+        """Counts again. Tasks that begin or end here during the count may be missing on the pages, or outdated."""
         self._begun, self._ended = set(), set()
         rows = every_stream(self._ledger, kind=self._kind, status=RUNNING)
         found = {row.name: str(row.summary.get("requestor")) async for row in rows}

@@ -285,7 +285,7 @@ def log_end(folder: Path, name: str) -> int:
 
 
 def read_log(folder: Path, name: str, position: int, most: int = BLOCK) -> tuple[bytes, int]:
-    """Bytes from a position on and the position after them; skips bytes that were dropped meanwhile."""
+    """Bytes from a position on and the position after them; skips bytes that were dropped before the read."""
     for start, path in halves(folder, name):
         try:
             size = path.stat().st_size

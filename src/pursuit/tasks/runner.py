@@ -491,7 +491,7 @@ class Processes:
         try:
             await ctx.store.wait(ctx.task_id)
         except PursuitError:
-            return  # removed meanwhile, or the ledger is unavailable; `remove` deletes all
+            return  # already removed, or the ledger is unavailable; `remove` deletes all
         await anyio.to_thread.run_sync(_tidy_up, folder)
 
 

@@ -182,7 +182,7 @@ class TaskRecords:
         return state
 
     async def get(self, task_id: str, *, requestor: str | None = None) -> TaskState:
-        """The state, which callers must not change. Raises `TaskNotFound`, also for another requestor's task."""
+        """The state, which callers must not change. Raises `TaskNotFound`, even for another requestor's task."""
         state = await self._load(task_id)
         if state is None or (requestor is not None and state.requestor != requestor):
             why = f"task {task_id[:100]!r} does not exist; it may have been removed after its retention time"

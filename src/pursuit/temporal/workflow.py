@@ -50,7 +50,7 @@ class DriveResult:
 
 @dataclass
 class WorkflowInput:
-    """The argument of the workflow, also when it continues as a new one."""
+    """The argument of the workflow, even when it continues as a new one."""
 
     drive: DriveInput
     lease: float
@@ -87,7 +87,7 @@ class MissionWorkflow:
                 left = await self._drive(job)
                 if left.seconds is not None:
                     due = workflow.time() + left.seconds
-                    # A signal that arrived meanwhile is handled before the workflow returns.
+                    # A signal that arrived during this is handled before the workflow returns.
                     self._due = due if self._due is None else min(self._due, due)
                     job.drive.attempts, job.drive.needs = left.attempts, left.needs
                     self._queue = left.task_queue or self._queue

@@ -169,7 +169,7 @@ class McpClient:
             pause = self.pace.pause(anyio.current_time())
             if 0 < pause <= self.config.client.longest_wait:
                 await anyio.sleep(pause)
-            # Another caller may have opened one meanwhile.
+            # Another caller may have opened one in the meantime.
             if self._connection is connection:
                 self._connection = self._open(era)
             connection = self._connection

@@ -462,7 +462,7 @@ async def _deliver(queue: NotificationQueue, on_notify: NotifyFn) -> None:
     async for method, params in queue:
         try:
             await on_notify(method, params)
-        except Exception:  # noqa: BLE001 - the boundary to the caller's function, which may not break its own call
+        except Exception:  # noqa: BLE001 - the boundary to the caller's function, which must not break the call
             _log.exception("a notification handler failed at %s", method)
 
 

@@ -220,7 +220,7 @@ class Pool:
         tasks, self._tasks = self._tasks, None
         if tasks is None:
             return
-        # Shielded: also after a cancellation no process may remain. Every wait inside is bounded.
+        # Shielded: even after a cancellation no process may remain. Every wait inside is bounded.
         with anyio.CancelScope(shield=True):
             await self.aclose()
         tasks.cancel_scope.cancel()

@@ -2,7 +2,7 @@
 
 A server makes a task of a call in one of two generations of the protocol; both are polled with `tasks/get`. In the
 first (2025-11-25) the caller asks for a task, and `tasks/result` gives its result once it has ended; the server holds
-the response until then, and its requests to the client come meanwhile over the connection. In the second (2026-07-28,
+the response until then, and sends its requests to the client over the connection. In the second (2026-07-28,
 an extension) the server decides, and results and questions come with the poll.
 
 The caller gets the result that a plain call would have had, or the server's own error; cancelling the caller cancels

@@ -245,7 +245,7 @@ class Agent(SubreapedProcess):
     async def prompt(
         self, session_id: str, text: str, updates: TurnUpdates, *, answer: Answer, sign: Callable[[], None]
     ) -> None:
-        """Runs one turn to its end. Fills `updates` meanwhile; calls `sign` at each sign of life."""
+        """Runs one turn to its end. Fills `updates` during it; calls `sign` at each sign of life."""
         prompt = await self._ask(
             "session/prompt", {"sessionId": session_id, "prompt": [{"type": "text", "text": text}]}
         )
@@ -273,7 +273,7 @@ class Agent(SubreapedProcess):
                 await self._decline(message)
 
     async def _answered(self, question: Question, answer: Answer) -> bool | None:
-        """Answers a question; an agent that dies meanwhile needs no answer. Raises `AgentGone`."""
+        """Answers a question; an agent that dies before it needs no answer. Raises `AgentGone`."""
         found: list[bool | None] = []
         async with anyio.create_task_group() as tasks:
 

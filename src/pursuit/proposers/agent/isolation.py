@@ -70,7 +70,7 @@ class SignIn:
         write_private(self._record, json.dumps(given))
 
     def take_back(self) -> None:
-        """Copies back what the agent renewed, unless you signed in anew meanwhile; settings never."""
+        """Copies back what the agent renewed, unless you signed in again in the meantime; settings never."""
         given: dict[str, str] = json.loads(self._record.read_bytes()) if self._record.is_file() else {}
         for name in self._renewed:
             mine = self._home / name
@@ -81,7 +81,7 @@ class SignIn:
 
 
 def _read_inside(home: Path, parts: Sequence[str]) -> bytes | None:
-    """A small file below home inside, without following a link: the agent may change the folders meanwhile."""
+    """A small file below home inside, without following a link: the agent may change the folders at any time."""
     one = os.open(home, os.O_DIRECTORY)
     try:
         for part in parts:
@@ -177,7 +177,7 @@ class AgentIsolation(Isolation):
                 yield at(5, place, *((*size, "--tmpfs") if place.is_dir() else ("--ro-bind", "/dev/null")))
 
     def _refuse_links(self, where: Path) -> None:
-        """Bubblewrap follows a link on the way to a mount, also one of the agent that leads out of its isolation."""
+        """Bubblewrap follows a link on the way to a mount, even one of the agent that leads out of its isolation."""
         own = [(one, one) for one in (self.places.tree, *self.settings.write)]
         own += [] if self.check else [(self.home, self.places.folder / "home")]
         for inside, source in own:

@@ -261,7 +261,7 @@ class AgentWork(Proposer):
 
     def _take_back(self) -> None:
         if self._sign_in is not None:
-            with suppress(OSError, ValueError):  # the agent changes its files meanwhile
+            with suppress(OSError, ValueError):  # the agent changes its files during this
                 self._sign_in.take_back()
 
     # The agent's questions.

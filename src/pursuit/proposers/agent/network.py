@@ -158,7 +158,7 @@ class AgentNetwork:
             await _join(reading, writing, found, port, sent=b"\r\n".join([first, *own, *rows, b"", b""]))
 
     def _allow(self, host: str, port: int) -> bool | None:
-        """As `AllowedHosts.allow`; the operator may have listed it meanwhile, which is looked up once in a second."""
+        """As `AllowedHosts.allow`; the operator may have listed it since; this is looked up once a second."""
         found = self.hosts.allow(host, port)
         if found is None and anyio.current_time() >= self._look_at:
             self._look_at = anyio.current_time() + LOOK_EVERY

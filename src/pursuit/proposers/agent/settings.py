@@ -75,7 +75,7 @@ class AgentProposer(ProposerSettings):
         return ProposerFacts(tools=(TURN,))
 
     def starts(self) -> Iterable[StartedProcess]:
-        # At a terminal the question about trust names this, and its yes counts.
+        # At a terminal the question about trust names this, and accepting it is enough.
         yield self.started("agent", unisolated=sys.platform == "linux" and bool(no_isolation()))
 
     def started(self, name: str, **more: bool) -> StartedProcess:

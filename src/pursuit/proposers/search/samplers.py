@@ -23,8 +23,8 @@ COUNTABLE = 65_536
 """Maximum points of a space that is searched completely."""
 TRIES = 100
 REPEAT, MAX_REPEATS = 10, 8
-"""With noise each tenth trial measures the best point again, up to eight times: the mean then has a third of the noise.
-More repeats leave too few trials to find the best peak of many.
+"""With noise every tenth trial measures the best point again, up to eight times; the mean then has a third of the
+noise. More repeats leave too few trials to find the best peak of many.
 """
 
 

@@ -92,7 +92,7 @@ GAPS = (0.05, 0.005, 0.0005, 0.0, 0.0)
 """The minimum distance of the next point from every known point, in turns: large to explore, zero to exploit."""
 
 EDGE = 1e-3
-"""While only limits count, in each second trial a value within this share of its range from a bound is moved to the
+"""While only limits count, in every second trial a value within this share of its range from a bound is moved to the
 bound. Limits are often reached exactly there, and a point that misses the bound slightly exceeds them.
 """
 
@@ -273,7 +273,7 @@ class Surrogate:
         if leader is None:
             return chance.random(self.space.width)
         alike, count = self._seen.alike(leader), len(self.space.ranges)
-        others = self._other_choices(leader) if number // 3 % 3 else []  # each third trial is such a step
+        others = self._other_choices(leader) if number // 3 % 3 else []  # every third trial is such a step
         if others:
             row = others[int(chance.integers(0, len(others)))]
         elif len(alike) < count + 2:  # too few to model

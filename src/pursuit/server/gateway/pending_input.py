@@ -140,7 +140,7 @@ class PendingCall:
         raise UpstreamError(REQUEST_TIMEOUT, f"{method}: the client did not return within {self._ask_seconds:g} s")
 
     async def wait(self, request: ClientRequest) -> bool:
-        """Waits until there is a result (True) or an open question (False), and sends notifications meanwhile."""
+        """Waits until there is a result (True) or an open question (False), and sends notifications during the wait."""
         self._waiting += 1
         try:
             while True:

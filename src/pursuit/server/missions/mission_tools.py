@@ -181,7 +181,7 @@ def _client_rules(criterion: Mapping[str, Any], place: tuple[str, int]) -> Itera
 
 class IterateArguments(SessionArguments):
     max_iterations_this_call: Annotated[Whole, Field(ge=1, le=MAX_ITERATIONS)] = Field(
-        1, description="Maximum iterations, also in the background."
+        1, description="Maximum iterations, even in the background."
     )
     proposal: Proposal | None = Field(None, description="Either tool_calls or script; empty tool_calls do nothing.")
     background: Flag = Field(False, description="Return immediately and run in the server; watch mission_status.")

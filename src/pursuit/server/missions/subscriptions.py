@@ -215,5 +215,5 @@ class Subscriptions:
                     continue
                 for uri in tuple(watch.holders):
                     await self._bus.publish(ResourceUpdated(uri))
-                # The next wait returns immediately after a change meanwhile, so the last change is always published.
+                # The next wait returns immediately if a change came first, so the last change is always published.
                 await anyio.sleep(self._settings.spacing)

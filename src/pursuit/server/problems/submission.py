@@ -259,7 +259,7 @@ class Submission:
                 await self.score(None, again=True).wait()
 
     async def _score(self, ctx: Context | None, *, again: bool) -> None:
-        """Scores an accepted submission without a score; with `again`, also if the scorer failed before."""
+        """Scores an accepted submission without a score; with `again`, even if the scorer failed before."""
         await self.attempt.open()  # raises for an attempt at another problem
         state = await self.attempt.refresh()
         if state is None or state.taken is None:

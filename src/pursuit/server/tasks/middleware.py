@@ -117,7 +117,7 @@ class TaskElicitation:
         self._asking: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
 
     async def wait(self, ctx: Context, task_id: str, *, requestor: str, by: str) -> TaskState:
-        """The task once it has ended; its client gets the questions of the task meanwhile."""
+        """The task once it has ended; until then its client gets the questions of the task."""
         declared: JsonObject = capabilities_of(ctx) if ctx.session.can_send_request else {}
         state = await self._store.get(task_id, requestor=requestor)
         asked: set[str] = set()

@@ -181,7 +181,7 @@ async def _rounds(task: TaskContext, call: TaskCall, first: Awaitable[JsonObject
             asked = {name: as_object(questions[key]) for name, key in named.items()}
             said = await answers_to(task, asked, partial(call.performer.answered_elsewhere, questions))
             if said.keys() != named.keys():
-                await anyio.sleep_forever()  # the task has ended meanwhile; its end cancels this
+                await anyio.sleep_forever()  # the task has ended; its end cancels this
             again["inputResponses"] = {named[name]: answer for name, answer in said.items()}
         if "requestState" in result:
             again["requestState"] = result["requestState"]
@@ -192,7 +192,7 @@ async def _rounds(task: TaskContext, call: TaskCall, first: Awaitable[JsonObject
 async def answers_to(
     task: TaskContext, questions: Mapping[str, JsonObject], elsewhere: Callable[[], Awaitable[None]]
 ) -> JsonObject:
-    """The requestor's answers; a question that another caller answered meanwhile counts as dismissed here."""
+    """The requestor's answers; a question that another caller has answered is dismissed here."""
     said: JsonObject = {}
 
     async def dismiss() -> None:
