@@ -226,7 +226,7 @@ class SmallServer:
         self._say({"id": request, "result": {"content": [{"type": "text", "text": text}], **body}})
 
     def _entry(self, tool: Callable[..., Any]) -> dict[str, Any]:
-        """Its entry in the list; an annotation is a type or the name of a type."""
+        """The tool's entry in the list; an annotation is a type or the name of a type."""
         given = {name: kind for name, kind in tool.__annotations__.items() if name != "return"}
         needed = list(given)[: len(given) - len(tool.__defaults__ or ())]  # type: ignore[attr-defined]
         types = {name: {"type": self._TYPES[getattr(kind, "__name__", kind)]} for name, kind in given.items()}

@@ -569,7 +569,7 @@ class CommandConfig(CommandTable):
         return self.values(arguments)[self.total] if isinstance(self.total, str) else self.total
 
     def rules(self, arguments: Mapping[str, Any]) -> list[MetricRule]:
-        """Its metrics for these arguments; omits metrics whose file name needs a missing parameter."""
+        """The command's metrics for these arguments; omits metrics whose file name needs a missing parameter."""
         values, found = self.values(arguments), list[MetricRule]()
         for rule in (metric.rule(name) for name, metric in self.metrics.items()):
             if rule.file is None:

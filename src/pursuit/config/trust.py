@@ -142,7 +142,7 @@ def of_mission(file: MissionFile) -> TrustedFolder:
 
 
 def started_by(mission: Mission) -> list[tuple[str, str]]:
-    """What the proposer of a mission starts."""
+    """The programs that the proposer of a mission starts."""
     workspace = mission.workspace
     where = {} if workspace is None else workspace.model_dump(include={"path", "in_place"}, exclude_defaults=True)
     return [started("proposer", one.name, one.words, **one.details, **where) for one in mission.proposer.starts()]

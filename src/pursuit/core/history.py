@@ -54,7 +54,7 @@ class Call(Shown, frozen=True, kw_only=True):
 
     call_id: str = ""
     iteration: int | None = None
-    """Its iteration, from 0."""
+    """The iteration of the call, from 0."""
     tool: str
     args: Mapping[str, Any] | None = None
     purpose: str | None = None
@@ -110,7 +110,7 @@ class Iteration(Shown, frozen=True, kw_only=True):
     """An iteration. Its calls, criteria and observations are present if they were requested."""
 
     index: int = msgspec.field(name="iteration_index")
-    """Its number, from 0."""
+    """The number of the iteration, from 0."""
     started_at: str | None = None
     strategy: Strategy | None = None
     calls: list[Call] | None = None

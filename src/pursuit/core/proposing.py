@@ -133,7 +133,7 @@ class ProposerSettings(InputModel):
 
     @property
     def label(self) -> str:
-        """Its name in reports and comparisons."""
+        """The proposer's name in reports and comparisons."""
         return str(self.kind)
 
     @property

@@ -178,7 +178,7 @@ class TaskCalls(Protocol):
         ...
 
     async def outcome(self, task_id: str, *, within: float = 0.0) -> ToolResult | None:
-        """Its result, or None if it still runs after that many seconds. Raises `CallFailed` if it failed."""
+        """The task's result; None if the task still runs after that many seconds. Raises `CallFailed` if it failed."""
         ...
 
     async def log(self, task_id: str) -> str:

@@ -316,7 +316,7 @@ class Link:
                 cut.cancel()
 
     async def read(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
-        """The same for a statement that may be sent twice: uses new connections while there is time."""
+        """Executes a statement that may be sent twice; uses new connections while there is time."""
         await anyio.lowlevel.checkpoint_if_cancelled()
         # Shielded: psycopg answers a cancellation with a request to the server, which a second cancellation would
         # interrupt.

@@ -89,7 +89,7 @@ def verify_snapshot(
     folds: Folds | None,
     rows: str | None = None,
 ) -> Verification:
-    """The same for a snapshot of another database, whose own `faults` are known. Slow: run it in a thread.
+    """Verifies a snapshot of another database, whose own `faults` are known. Slow: run it in a thread.
 
     `rows` reads the listing: streams without a hash of their head, and the event of their summaries in its place.
     """

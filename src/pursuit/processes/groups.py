@@ -67,7 +67,7 @@ async def start(
 async def start_protocol(
     protocol: asyncio.SubprocessProtocol, words: Sequence[str], *, cwd: str | None, env: Mapping[str, str]
 ) -> None:
-    """The same for a protocol of asyncio, which gets the transport and the output."""
+    """Starts a command like `start`, for a protocol of asyncio, which gets the transport and the output."""
     loop = asyncio.get_running_loop()
     with anyio.CancelScope(shield=True):  # see `start`
         await loop.subprocess_exec(

@@ -23,7 +23,7 @@ class RepeatProposer(ProposerSettings):
     args: Args = Field(default_factory=dict)
 
     def facts(self) -> ProposerFacts:
-        """It polls, so unchanged results are not stagnation, and with a pace its call may fail."""
+        """A `repeat` polls, so unchanged results are not stagnation, and with a pace its call may fail."""
         return ProposerFacts(authored=True, stagnates=False, failures="calls_without_pace")
 
     def calls(self) -> Iterable[tuple[str, Mapping[str, Any]]]:

@@ -50,7 +50,7 @@ LEVELS: tuple[str, ...] = get_args(LoggingLevel)
 """The log levels of MCP, the least severe first."""
 
 RESOURCE_NOT_FOUND = -32002
-"""For 2025-era clients; since 2026-07-28 it is invalid params."""
+"""The error code for 2025-era clients; since 2026-07-28 the code is that of invalid params."""
 
 FIRST_VERSIONS = frozenset({"2025-11-25"})
 """The protocol versions with the first generation of tasks."""

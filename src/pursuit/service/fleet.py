@@ -41,7 +41,7 @@ from pursuit.tasks.store import Ending
 
 POLL_SECONDS = 1.0
 SHARED_POLL_SECONDS = 5.0
-"""The same on a database, which other processes also use."""
+"""`POLL_SECONDS` for a ledger on a database, which other processes use too."""
 SLOT_POLL_SECONDS = 0.1
 CLOSE_SECONDS = 10.0
 CANCELLED_REASON = "its parent was ended, or its task was cancelled"

@@ -312,7 +312,7 @@ class RunLoop:
 
 POLL_SECONDS = 0.5
 SHARED_POLL_SECONDS = 2.0
-"""The same on a database, which other processes also use."""
+"""`POLL_SECONDS` for a ledger on a database, which other processes use too."""
 
 
 @asynccontextmanager

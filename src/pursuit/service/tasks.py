@@ -91,7 +91,7 @@ def _program(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _environment_of(config: CommandConfig, environ: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Its folder, and the additions to its environment. Raises `ValidationFailed` for variables that are not set."""
+    """The command's folder and environment variables. Raises `ValidationFailed` for variables that are not set."""
     missing: list[Fault] = []
 
     def full(text: str, at: str) -> str:
@@ -201,7 +201,7 @@ LOOK_EVERY = 1.0
 CATCH_UP = 5.0
 """Maximum seconds that a reader waits for the remaining output of an ended command."""
 GLANCE = 0.3
-"""The same for a running command."""
+"""Maximum seconds that a reader waits for the output of a running command."""
 
 
 def requestor_of(caller: Caller) -> str:
@@ -412,7 +412,7 @@ class Tasks:
     async def follow(
         self, task_id: str, lines: int = 100, *, errors: bool = False, requestor: str | None = None
     ) -> AsyncGenerator[str]:
-        """The same, then each new line until the task has ended; with `errors`, only lines of stderr."""
+        """The last `lines`, then each new line until the task has ended; with `errors`, only lines of stderr."""
         await self.get(task_id, requestor=requestor)
         await self.host()
         if (await self.started(task_id)).terminal:

@@ -113,7 +113,7 @@ class Retention:
 
 LOOK_EVERY = 1.0
 SHARED_LOOK_EVERY = 10.0
-"""The same on a database, which other processes also use."""
+"""`LOOK_EVERY` for a ledger on a database, which other processes use too."""
 MACHINE = "machine"
 """The key of the machine's name in the origin of a task that is bound to its machine."""
 MACHINE_WAIT = 3_600.0

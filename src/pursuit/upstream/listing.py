@@ -51,7 +51,7 @@ KNOWN_TRAITS = KnownTraits()
 
 
 def is_offered(config: ServerConfig, tool: str) -> bool:
-    """True if the operator enables this tool: it is on the list of enabled tools, if there is one, and not disabled."""
+    """True if the tool is on the operator's list of enabled tools (if one exists) and not disabled."""
     enabled, disabled = config.enabled_tools, config.disabled_tools
     if enabled is not None and not any(fnmatchcase(tool, pattern) for pattern in enabled):
         return False
@@ -111,7 +111,7 @@ def _read_entry(
 
 
 def _is_long(config: ServerConfig, name: str, definition: Mapping[str, Any], tasks: Generation | None) -> bool:
-    """True if calls of a tool are tasks: as the operator configured, or else if the server makes tasks of them."""
+    """True if calls of a tool are tasks, by configuration or else because the server makes them tasks."""
     said = config.tools[name].long if name in config.tools else None
     if said is not None:
         return said

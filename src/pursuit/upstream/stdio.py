@@ -70,7 +70,7 @@ def command_line(config: ServerConfig, env: Mapping[str, str]) -> Sequence[str]:
 
 @cache
 def _death_signal_launcher(launcher: str | None) -> Sequence[str]:
-    """The prefix of a command that ends it together with us; empty where that does not work, which is tried once."""
+    """The prefix that ends a command when this process ends; empty where that fails, which is tried once."""
     if sys.platform != "linux" or launcher is None:
         return ()
     words = (launcher, "--pdeathsig", "TERM", "--")

@@ -193,7 +193,7 @@ class AgentIsolation(Isolation):
         return [one.resolve() for one in found if one.is_dir()]
 
     def reads(self, program: str) -> list[Path]:
-        """What it reads beside the system, with its names there: parents first."""
+        """The paths outside the system that a program reads, by the names that it sees: parents first."""
         found = [*_program_places(program, self.environment), *_search_path(self.environment), _resolver()]
         covered = [self.home, TMP, self.places.top, *(one for one in self._hidden if one != OURS.resolve())]
         kept = {one for one in found if one is not None and not any(other.is_relative_to(one) for other in covered)}

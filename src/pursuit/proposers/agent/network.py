@@ -44,7 +44,7 @@ class AllowedHosts:
         self.loopback = sorted({int(port or 0) for name, _, port in pairs if name in _LOOPBACK}.intersection(PORTS))
 
     def allow(self, host: str, port: int) -> bool | None:
-        """Whether it is listed with its port, so that its address may be a local one; None if it is not listed."""
+        """True if the host is listed with its port, so its address may be local; None if the host is not listed."""
         rows = [
             with_port
             for name, one, with_port in self._rows
@@ -158,7 +158,7 @@ class AgentNetwork:
             await _join(reading, writing, found, port, sent=b"\r\n".join([first, *own, *rows, b"", b""]))
 
     def _allow(self, host: str, port: int) -> bool | None:
-        """As `AllowedHosts.allow`; the operator may have listed it since; this is looked up once a second."""
+        """As `AllowedHosts.allow`, with hosts that the operator listed since; these are looked up once a second."""
         found = self.hosts.allow(host, port)
         if found is None and anyio.current_time() >= self._look_at:
             self._look_at = anyio.current_time() + LOOK_EVERY

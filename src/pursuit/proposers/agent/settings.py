@@ -35,7 +35,7 @@ class AgentProposer(ProposerSettings):
 
     kind: Literal["agent"] = "agent"
     name: Name | None = None
-    """Its name in reports and comparisons (default: its command)."""
+    """The agent's name in reports and comparisons (default: its command)."""
     command: Argv | None = None
     headless: Argv | None = None
     unattended: Flag = False

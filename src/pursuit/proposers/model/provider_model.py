@@ -80,7 +80,7 @@ class ProviderModel:
 
     @property
     def terms(self) -> Terms:
-        """Its price, its window, and the smallest maximum that its provider accepts for an answer."""
+        """The model's price, its window, and the smallest maximum that its provider accepts for an answer."""
         short = not _spelt(self.name).startswith(("openai:", "openai-responses:"))
         least = 1 if short else SHORTEST_ANSWER
         price = price_of(self.name, self.own_price)

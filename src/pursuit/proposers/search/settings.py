@@ -152,7 +152,7 @@ class SearchProposer(ProposerSettings):
             yield Broken("is an alias of tool_name; give only one", "tool")
 
     def facts(self) -> ProposerFacts:
-        """It explores towards an objective; equal failures end it after its first design."""
+        """A search explores towards an objective; equal failures end it after its first design."""
         return ProposerFacts(
             authored=True,
             stagnates=False,

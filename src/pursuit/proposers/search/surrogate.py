@@ -542,7 +542,7 @@ def _goal_of(values: Rows) -> Rows:
 
 
 def _noisy_goal_of(values: Rows) -> Rows:
-    """The same with noise, which often grows with the values: logarithmic down to the best twentieth."""
+    """As `_goal_of` with noise, which often grows with the values: logarithmic down to the best twentieth."""
     gap = values - values.min()
     near = np.sort(gap)[: max(4, len(gap) // 20)]
     return np.log1p(gap / max(float(near[-1]), 1e-300))

@@ -180,10 +180,10 @@ class ClientRequest:
 
     __slots__ = ("client", "ctx", "method", "params", "pending", "sent", "timeout")
     detached = False
-    """True if no client waits for it; then it has no default timeout."""
+    """True if no client waits for the call; then the call has no default timeout."""
 
     operator = False
-    """True if it is a call of the operator: its client gets no notifications and no requests."""
+    """True if the call is the operator's: its client gets no notifications and no requests."""
 
     def __init__(self, ctx: Context, client: GatewayClient) -> None:
         self.ctx = ctx

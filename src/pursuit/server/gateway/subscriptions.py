@@ -37,7 +37,7 @@ from pursuit.upstream.transport import ClientFeatures, NotificationQueue, too_la
 UPDATED = "notifications/resources/updated"
 FLAGS: Mapping[str, str] = {flag: f"notifications/{kind}/list_changed" for kind, flag in LIST_CHANGES.items()}
 RETRY_SECONDS = (1.0, 30.0)
-"""The first and the longest pause before another try to reach a server."""
+"""The first and the longest pause in seconds before another attempt to reach a server."""
 
 _log = logging.getLogger(__name__)
 

@@ -113,7 +113,7 @@ class MissionRun:
     first: int
     iterations: int
     caller: Caller
-    """Its requestor: the client's ceilings and policy also apply after a restart."""
+    """The requestor of the run: the client's ceilings and policy also apply after a restart."""
     proposal: Proposal | None = None
     channel: Channel | None = None
     """The channel for answers of its requestor's user; None if the user cannot be asked."""
