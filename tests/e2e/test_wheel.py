@@ -97,8 +97,8 @@ def test_a_template_runs_from_the_wheel(template: str, installed: Path, tmp_path
 def test_the_first_screen_of_the_readme_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     assert len(_run(installed, tmp_path).splitlines()) == 5
     assert json.loads(_run(installed, tmp_path, "demo", "--json"))["status"] == "completed"
-    _run(installed, tmp_path, "init", "beam")
-    ended = json.loads(_run(installed, tmp_path / "beam", "run", "mission.toml", "--json"))
+    _run(installed, tmp_path, "init")
+    ended = json.loads(_run(installed, tmp_path, "run", "mission.toml", "--json"))
     assert ended["status"] == "completed"
     assert json.loads(_run(installed, tmp_path, "--version", "--json"))["version"] == __version__
 
