@@ -262,7 +262,7 @@ async def ask_at_terminal(
     for line in asked.description.splitlines():
         screen.plain(clean(line))
     if people := people_words(asked):
-        screen.plain(f"{people} said yes")
+        screen.plain(f"{people} approved")
     cut = asked.cut
     if cut:
         screen.plain("(the arguments are truncated: [s]how them in full before you approve)")

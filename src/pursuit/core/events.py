@@ -512,7 +512,7 @@ class BudgetExtended(OperatorEvent, frozen=True, kw_only=True):
 class ApprovalAnswered(OperatorEvent, frozen=True, kw_only=True):
     """A person's answer: yes once, yes for these arguments, yes for this tool in this mission, or no.
 
-    `person` is the subject who answered: if two people must say yes, one person counts once.
+    `person` is the subject who answered: if two people must approve, each person counts once.
     """
 
     approval_id: str

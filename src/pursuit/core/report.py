@@ -53,7 +53,7 @@ class ApprovalRow(Shown, frozen=True, kw_only=True):
     asked_at: str | None
     expires_at: str | None = None
     required: int = 1
-    """The number of people who must say yes."""
+    """The number of people who must approve."""
     approved_by: list[str] | None = None
     cut: bool = False
     """True if the description does not show the full arguments."""

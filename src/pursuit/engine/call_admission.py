@@ -209,7 +209,7 @@ class Admission:
         if approval.granted and ruling.changes is not None:
             return Denial(f"the tools of its server changed again after {approval.by} accepted them")
         if approval.granted:
-            before = f"so far only {approval.by} said yes"
+            before = f"so far only {approval.by} approved"
             return Denial(f"{ruling.require} people must approve it now; {before}")
         return Denial(f"denied by {approval.by}" + (f": {approval.why}" if approval.why else ""), unapproved=True)
 

@@ -105,7 +105,7 @@ def _parallel_safe(run: Run, planned: Planned) -> bool:
     tool = tool_of(run, planned)
     if tool is None or not tool.traits.parallel_safe:
         return False
-    # A call that needed approval runs in order, even after the yes.
+    # A call that needed approval runs in order, even after the approval.
     return not run.tools.asking or ruling_on(run, planned, tool).decision != "ask"
 
 

@@ -53,7 +53,7 @@ _DROPPED = re.compile("[\t\r\n]")  # URL parsers drop these at any position
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """The decision, with a reason for people. If it asks, `require` is the number of people who must say yes."""
+    """The decision, with a reason for people. If it asks, `require` is the number of people who must approve."""
 
     decision: Decision
     reason: str = ""
@@ -247,7 +247,7 @@ class Rule:
     arguments: Mapping[str, Pattern] = field(default_factory=dict[str, Pattern])
     reason: str = ""
     require: int = 1
-    """The number of people who must say yes, for an ask rule."""
+    """The number of people who must approve, for an ask rule."""
 
     def means(self, tool: Tool) -> bool:
         """True if it can match this tool, with any arguments.

@@ -387,7 +387,7 @@ class AgentWork(Proposer):
         return AgentIsolation(settings=self.access, places=places, environment=environment, check=True, **said)
 
     def isolated(self) -> str:
-        """The same for a person."""
+        """Describes the isolation of the agent, or why it does not work; empty without isolation."""
         if (why := not_isolated(self.access)) or must_isolate(self.access):
             return why
         isolation = self._isolation(self._around.inherited(os.environ))
