@@ -23,13 +23,15 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from engine import PLAIN, mission, open_runtime
+from engine import PLAIN, VARIED, mission, open_runtime
 from figures import SMOKE, Figure, finish, ratio_of_rounds, sized
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import get_default_environment, stdio_client
-from smallest_server import NAME, make
+from smallest_server import NAME, make, smallest
 
+from pursuit import ClientProposer
 from pursuit.engine.driver import RunOrder
+from pursuit.server.missions.server import mission_server
 
 ERAS = {"2026-07-28": "2026-07-28"} if SMOKE else {"legacy": "2025 era", "2026-07-28": "2026-07-28"}
 YOUNG, OLD = sized(10, 2), sized(10_000, 4)
@@ -178,9 +180,48 @@ async def start_figures(stage: Stage, era: str) -> list[Figure]:
     ]
 
 
+async def iterate_figures(stage: Stage) -> list[Figure]:
+    """`mission_iterate` in process, less the smallest server's call, by the iteration alone, in interleaved rounds."""
+    alone: list[float] = []
+    over: list[float] = []
+    called: list[float] = []
+    async with open_runtime(stage.folder) as runtime, mission_server(runtime) as server, AsyncExitStack() as stack:
+        row = smallest(str(stage.folder / "row.db"))
+        ours, floor = [await stack.enter_async_context(Client(one, cache=None)) for one in (server, row)]
+        await ours.list_tools()
+        handed = mission(PLAIN).model_copy(update={"proposer": ClientProposer()})
+        name = (await runtime.runner.start(handed)).session_id
+        number = 0
+        for _ in range(ROUNDS + 1):
+            driven = (await runtime.runner.start(mission(PLAIN, VARIED))).session_id
+            begin = time.perf_counter()
+            await runtime.runner.driver.drive(RunOrder(driven, iterations=CALLS))
+            alone.append((time.perf_counter() - begin) / CALLS)
+            times: list[float] = []
+            for _ in range(CALLS):
+                number += 1
+                proposal = {"tool_calls": [{"tool_name": PLAIN, "args": {"x": number}}]}
+                begin = time.perf_counter()
+                answer = await ours.call_tool("mission_iterate", {"session_id": name, "proposal": proposal})
+                times.append(time.perf_counter() - begin)
+                assert not answer.is_error, answer
+            over.append(statistics.median(times))
+            called.append(await p50(floor, NAME, {"id": "a"}))
+    own = [total - one for total, one in zip(over[1:], called[1:], strict=True)]
+    return [
+        Figure(what="an iteration alone", value=statistics.median(alone[1:]) * 1e6, unit="us"),
+        Figure(
+            what="  mission_iterate less the smallest server's call",
+            value=ratio_of_rounds(own, alone[1:]),
+            unit="x the iteration",
+            limit=1.5,
+        ),
+    ]
+
+
 async def measure(folder: Path) -> list[Figure]:
     stage = await set_up(folder)
-    figures: list[Figure] = []
+    figures: list[Figure] = [] if SMOKE else await iterate_figures(stage)
     for era in () if SMOKE else ERAS:
         figures += await status_over_stdio(stage, era)
     for era in ERAS:
