@@ -18,6 +18,7 @@ from pursuit.config.mission_file import load_mission_file
 from pursuit.config.trust import of_mission
 from pursuit.errors import ValidationFailed
 from pursuit.server.missions.mission_tools import StartArguments
+from pursuit.server.missions.server import shipped_tools
 
 
 @pytest.mark.guarantee("an-agent-is-believed-by-its-checks-alone")
@@ -397,7 +398,7 @@ def test_the_command_of_an_agent_is_trusted_first_and_no_client_can_name_one(tmp
     given = file.mission.model_dump(mode="json", include={"directive", "criteria", "budget", "proposer", "workspace"})
     with pytest.raises(ValidationFailed, match="a client cannot run an agent"):
         StartArguments(**given)
-    assert "AgentProposer" not in str(StartArguments.model_json_schema())
+    assert "headless" not in str([tool.input_schema for tool in shipped_tools()])
 
 
 def test_an_agent_of_the_official_sdk_understands_all_that_we_send(tmp_path: Path) -> None:

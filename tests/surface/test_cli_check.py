@@ -27,7 +27,7 @@ def test_check_decides_on_the_files_as_they_are_and_exits_0_or_1(tmp_path: Path,
     assert found["criteria"][0]["evidence"]["exit_code"]["value"] == 1
     repaired(place)
     out, notes = place.ask("check", "fix.toml")
-    assert "met" in out and "not checked, since a proposer must work for it: mass" in notes
+    assert "met" in out and "not checked, because it needs the work of a proposer: mass" in notes
     assert not place.heard_file.exists(), "no agent was started"
     assert place.git("for-each-ref", "--format=%(refname)").split() == ["refs/heads/main"]
     assert place.git("status", "--porcelain") == "M lib.py"

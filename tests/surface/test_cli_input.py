@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from cli_stage import BEAM, DESIGN, REPEAT, Place, mission
 
-from pursuit.cli import main as command
 from pursuit.cli.errors import explain
 
 pytestmark = pytest.mark.usefixtures("quick_python")
@@ -137,9 +136,3 @@ def test_our_own_fault_is_one_line_unless_asked(
     monkeypatch.setenv("PURSUIT_DEBUG", "1")
     explain(broken, as_json=False)
     assert "+-+------" in capsys.readouterr().err
-
-
-def test_without_a_word_it_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.answer([]) == 2
-    out, err = capsys.readouterr()
-    assert ("resume" in out, out.count("Usage:"), err) == (True, 1, "")

@@ -122,6 +122,11 @@ class StartArguments(Mission):
             if kind is not None and kind.CLIENTS is not None
         }
         kinds["oneOf"] = [one for one in kinds["oneOf"] if one.get("$ref") not in refused]
+        mapping = kinds["discriminator"]["mapping"]
+        kinds["discriminator"]["mapping"] = {name: place for name, place in mapping.items() if place not in refused}
+        while unused := [name for name in definitions if f"'#/$defs/{name}'" not in str(schema)]:
+            for name in unused:
+                del definitions[name]
         return schema
 
     def mission(self, model: str | None = None, *, sampling: bool = False) -> Mission:
@@ -162,6 +167,9 @@ _OPERATORS_ONLY = {
     "command": _RUNS,
     "cwd": _RUNS,
     "idempotent": "a client cannot declare that a call may be repeated; only the operator's configuration can",
+    "isolated": _RUNS,
+    "network": _RUNS,
+    "metrics": "a client cannot look for metrics on this machine; let a tool report them",
 }
 """The keys of a check that only the operator may set, and why."""
 
@@ -171,7 +179,7 @@ def _client_rules(criterion: Mapping[str, Any], place: tuple[str, int]) -> Itera
     if "required" not in criterion:
         yield Broken("must be given: true, or false for a criterion that never blocks", (*place, "required"))
     for field, why in _OPERATORS_ONLY.items():
-        if criterion.get(field) not in (None, False):
+        if criterion.get(field) not in ((None, True) if field == "isolated" else (None, False)):
             yield Broken(why, (*place, field))
     expect = criterion.get("expect")
     if isinstance(expect, Mapping) and cast("Mapping[str, Any]", expect).get("file") is not None:
