@@ -102,7 +102,7 @@ class Sessions:
         if url is None or not self._read().secret:
             return None
         with suppress(OSError, httpx2.HTTPError, httpx2.InvalidURL):
-            answer = httpx2.get(f"{url}/sign-in", timeout=2.0, headers={CHALLENGE_HEADER: challenge})
+            answer = httpx2.get(f"{url}/sign-in", timeout=10.0, headers={CHALLENGE_HEADER: challenge})
             if hmac.compare_digest(answer.headers.get(CHALLENGE_HEADER, ""), self.proof(challenge)):
                 return url
         return None
