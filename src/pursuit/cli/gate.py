@@ -59,7 +59,7 @@ class GateSessions(msgspec.Struct):
 
 @command(
     app,
-    epilog="The hook's event is read as JSON from standard input. Exit code:  always 0.  "
+    epilog="The hook's event is read as JSON from standard input. Exit code:  0; 2 for wrong usage.  "
     "Example:  pursuit install claude-code --gate mission.toml",
 )
 def gate(
